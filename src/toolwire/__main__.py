@@ -1,0 +1,169 @@
+"""The command line. Each command is a row of `COMMANDS`; what it needs is imported when it runs.
+
+Rules: every command has --help with an example. What a person can mend is one clear line on stderr and exit status 2; --debug shows the traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from toolwire.config import Settings
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    help: str
+    example: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+# --- serve -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _serve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="H", help="address to listen on; another one than loopback needs server.keys")
+    parser.add_argument("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
+    parser.add_argument("--print-config", action="store_true", help="show the settings in force, secrets masked, and exit")
+    parser.add_argument("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=f"{', '.join(LOG_LEVELS)}; info logs one line a turn")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments, {"server.host": arguments.host, "server.port": arguments.port})
+    if arguments.print_config:
+        from toolwire.config import print_config
+
+        print(print_config(settings), end="")
+        return 0
+    configure_logging(arguments.log_level)
+    from toolwire.surfaces.http.server import serve
+
+    return serve(settings)
+
+
+def configure_logging(level: str) -> None:
+    """Logs go to stderr; turns as bare JSON lines. uvicorn's own log stays out: the surface reports whatever a person needs to know."""
+    logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    access = logging.getLogger("toolwire.access")
+    bare = logging.StreamHandler(sys.stderr)
+    bare.setFormatter(logging.Formatter("%(message)s"))
+    access.handlers = [bare]
+    access.propagate = False
+    if level != "debug":
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+# --- models ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _models_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
+
+
+def _models(arguments: argparse.Namespace) -> int:
+    import json
+    from dataclasses import fields
+
+    settings = _settings(arguments, {})
+    from toolwire.gateway.pipeline import Gateway
+
+    gateway = Gateway(settings)
+    backends = {model.id: model.backend for model in settings.models}
+    rows: list[dict[str, Any]] = []
+    for id, backend in gateway.models.items():
+        held = backend.capabilities
+        can = [f.name for f in fields(held) if f.type == "bool" and getattr(held, f.name)]
+        rows.append({"id": id, "backend": backends.get(id, ""), "tools": backend.strategy, "capabilities": can})
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+    table = [("MODEL", "BACKEND", "TOOLS", "CAPABILITIES")] + [(r["id"], r["backend"], r["tools"], ", ".join(r["capabilities"]) or "-") for r in rows]
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    return 0
+
+
+COMMANDS = (
+    Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
+    Command("models", "list the configured models", "toolwire models --config toolwire.toml", _models_arguments, _models),
+)
+
+
+# --- the frame around the commands -------------------------------------------------------------------------------------------------------------
+
+
+def _settings(arguments: argparse.Namespace, overrides: dict[str, Any]) -> Settings:
+    from toolwire.configfile import load
+
+    return load(arguments.config, os.environ, {key: value for key, value in overrides.items() if value is not None})
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"toolwire: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="toolwire", description="OpenAI-grade tool calling for any model.", epilog="example: toolwire serve")
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for command in COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=command.help, epilog=f"example: {command.example}")
+        sub.add_argument("--config", metavar="F", help="settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory")
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+        command.arguments(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; gives the exit status."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from importlib.metadata import version
+
+        print(f"toolwire {version('toolwire')}")
+        return 0
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE_ERROR
+    try:
+        status: int = arguments.run(arguments)
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if arguments.debug:
+            raise
+        print(f"toolwire: {_one_line(error)}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _one_line(error: Exception) -> str:
+    from toolwire.config import ConfigError
+    from toolwire.errors import ToolwireError
+
+    text = " ".join(str(error).split())
+    if isinstance(error, ConfigError | ToolwireError):
+        return text
+    return f"unexpected {type(error).__name__}: {text} (--debug shows the traceback)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

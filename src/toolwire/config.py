@@ -1,0 +1,199 @@
+"""One typed settings object, from TOML and environment.
+
+Precedence: command line, environment, file. Every key has an environment name `TOOLWIRE_SECTION__KEY`; the seeds' `PROXY_*` names are accepted too.
+An unknown key is an error that names the nearest known one. Secrets are written `env:NAME` or `file:PATH`; `configfile.load` resolves them, once.
+This module is the vocabulary: sections, keys, defaults and ranges. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+
+class ConfigError(Exception):
+    """Settings that can not be used. The message is one line: where it stands, which key, what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    host: str = "127.0.0.1"
+    port: int = 8788
+    keys: tuple[str, ...] = ()
+    workers: int = 1
+    commit_after_s: float = 10.0
+    keep_alive_s: float = 15.0
+    drain_s: float = 30.0
+    max_body_mb: float = 32.0
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    stop_after: Literal["auto", "off", "first", "burst"] = "auto"
+    stop_grace_ms: int = 0
+    max_calls: int = 0
+    dedup: bool = False
+    suppress_tail: Literal["auto", "on", "off"] = "auto"
+    parallel: bool = True
+    unknown_tool: Literal["text", "forward", "error"] = "text"
+    arguments: Literal["auto", "eager", "validated"] = "auto"
+    strict_sentinel: bool = False
+    output_mode: Literal["openai-json", "obsidian-xml"] = "openai-json"
+    delimiter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedSettings:
+    ttl_s: float = 600.0
+    max_per_key: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    contents: Literal["memory", "disk", "off"] = "memory"
+    max_mb: float = 256.0
+
+
+@dataclass(frozen=True, slots=True)
+class VaultSettings:
+    root: str = "~/notes"
+    enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
+    redis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """[models.ID]. `options` are the keys of the model's backend, checked against that backend's own table.
+
+    `secret` names the options whose value came from `env:` or `file:`: they are never shown.
+    """
+
+    id: str
+    backend: str
+    options: dict[str, Any] = field(default_factory=dict)
+    secret: frozenset[str] = frozenset()
+
+
+DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
+"""What serves when nothing is configured: needs no key, no account and no network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    server: ServerSettings = ServerSettings()
+    tools: ToolSettings = ToolSettings()
+    parked: ParkedSettings = ParkedSettings()
+    journal: JournalSettings = JournalSettings()
+    vault: VaultSettings = VaultSettings()
+    store: StoreSettings = StoreSettings()
+    models: tuple[ModelSettings, ...] = ()
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "server": ServerSettings,
+    "tools": ToolSettings,
+    "parked": ParkedSettings,
+    "journal": JournalSettings,
+    "vault": VaultSettings,
+    "store": StoreSettings,
+}
+
+RANGES: dict[tuple[str, str], tuple[float, float]] = {
+    ("server", "port"): (0, 65535),
+    ("server", "workers"): (1, 256),
+    ("server", "commit_after_s"): (0, 3600),
+    ("server", "keep_alive_s"): (0.01, 3600),
+    ("server", "drain_s"): (0, 86400),
+    ("server", "max_body_mb"): (0.001, 1024),
+    ("tools", "stop_grace_ms"): (0, 600_000),
+    ("tools", "max_calls"): (0, 1_000_000),
+    ("parked", "ttl_s"): (0, 30 * 86400),
+    ("parked", "max_per_key"): (0, 1_000_000),
+    ("journal", "max_mb"): (0, 1_000_000),
+}
+
+BACKENDS = ("codex", "cursor", "acp", "openai", "hosted", "local", "scripted")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine: `localhost`, 127.0.0.0/8, ::1."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+# --- showing what is in force ------------------------------------------------------------------------------------------------------------------
+
+MASK = "***"
+_SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
+_PUBLIC_NAMES = frozenset({"env_key", "max_per_key"})  # they name or count secrets, they are none
+_URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)@")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def print_config(settings: Settings) -> str:
+    """The settings in force as TOML, secrets masked."""
+    lines: list[str] = []
+    for name, cls in SECTIONS.items():
+        section = getattr(settings, name)
+        lines.append(f"[{name}]")
+        lines += [f"{f.name} = {_toml(_masked(f.name, getattr(section, f.name)))}" for f in fields(cls)]
+        lines.append("")
+    for model in settings.models:
+        lines += [f"[models.{_toml_key(model.id)}]", f"backend = {_toml(model.backend)}"]
+        for key, value in model.options.items():
+            lines.append(f"{_toml_key(key)} = {_toml(_hide(value) if key in model.secret else _masked(key, value))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _masked(name: str, value: Any) -> Any:
+    """The value without what its name, or a URL inside it, gives away as a secret."""
+    if name not in _PUBLIC_NAMES and _SECRET_NAME.search(name):
+        return _hide(value)
+    if isinstance(value, Mapping):
+        return {k: _masked(k, v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked("", v) for v in value]
+    return _URL_PASSWORD.sub(rf"\1:{MASK}@", value) if isinstance(value, str) else value
+
+
+def _hide(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _hide(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hide(v) for v in value]
+    return MASK if isinstance(value, str) and value else value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else str(value)
+
+
+def _toml_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _toml(key)

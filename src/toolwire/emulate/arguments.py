@@ -1,0 +1,415 @@
+"""JSON as models write it, read in one pass and passed on as strict JSON.
+
+`JsonFlow` is a transducer: text goes in in pieces of any size, strict JSON comes out. What is strict already goes through verbatim, slice by slice (laws 6 and 7);
+what models get wrong by habit is mended on the way, always by appending, never by taking back what was sent:
+
+    control character in a string     escaped                  single-quoted string      double-quoted
+    unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
+    trailing comma                    left out                 True, False, None         true, false, null
+
+Each mend is named in `issues`. Anything else is a violation: the flow stops at that very character, wherever the pieces were cut (law 4). No recursion; nesting is
+bounded by `MAX_DEPTH`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_DEPTH = 512
+
+_WHITE = re.compile(r"[ \t\r\n]*")
+_DOUBLE_RUN = re.compile(r'[^"\\\x00-\x1f]*')
+_SINGLE_RUN = re.compile(r"[^'\"\\\x00-\x1f]*")
+_WORD = re.compile(r"[A-Za-z0-9_$]*")
+_DIGITS = re.compile(r"[0-9]*")
+_STRING_BODY = re.compile(r'[^"\\]*')
+_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/", "'": "'"}
+_HEX = frozenset("0123456789abcdefABCDEF")
+_ESCAPES = frozenset('"\\/bfnrt')
+_WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
+_WORD_PREFIXES = frozenset(word[:size] for word in _WORDS for size in range(1, len(word) + 1))
+
+# What the flow waits for. Strings and numbers have states of their own, because a piece may end inside them.
+VALUE, FIRST_VALUE, KEY, FIRST_KEY, COLON, MORE, STRING, WORD, KEY_WORD, NUMBER, DONE, FAILED = range(12)
+
+# Numbers: state → (whether digits may run on, whether the number may end here, next state by character).
+_NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
+    "-": (False, False, {**dict.fromkeys("123456789", "int"), "0": "zero"}),
+    "zero": (False, True, {".": "dot", "e": "exp", "E": "exp"}),
+    "int": (True, True, {".": "dot", "e": "exp", "E": "exp"}),
+    "dot": (False, False, dict.fromkeys("0123456789", "frac")),
+    "frac": (True, True, {"e": "exp", "E": "exp"}),
+    "exp": (False, False, {"+": "sign", "-": "sign", **dict.fromkeys("0123456789", "digits")}),
+    "sign": (False, False, dict.fromkeys("0123456789", "digits")),
+    "digits": (True, True, {}),
+}
+
+
+class JsonFlow:
+    """One JSON value, in pieces. `run` consumes from a buffer and returns where it stopped; `out` collects strict JSON."""
+
+    __slots__ = ("_closing", "_held", "_mark", "_number", "_quote", "_stack", "_word", "issues", "out", "state")
+
+    def __init__(self) -> None:
+        self.state = VALUE
+        self.out: list[str] = []
+        self.issues: list[str] = []
+        self._stack: list[str] = []
+        self._quote = '"'
+        self._word = ""
+        self._number = ""
+        self._held: list[str] = []  # a comma and the white space after it, until the next token tells whether the comma may stay
+        self._mark = 0
+        self._closing = False  # the string being read is a key
+
+    @property
+    def done(self) -> bool:
+        return self.state == DONE
+
+    @property
+    def failed(self) -> bool:
+        return self.state == FAILED
+
+    def take(self) -> str:
+        """The strict JSON made since the last take."""
+        text = "".join(self.out)
+        self.out.clear()
+        return text
+
+    def run(self, buffer: str, position: int) -> int:
+        """Consumes as much of `buffer` from `position` as it can; stops behind the value, or at the character that no mending explains."""
+        end = len(buffer)
+        self._mark = position
+        while position < end:
+            state = self.state
+            if state == STRING:
+                position = self._string(buffer, position, end)
+                if position < 0:  # an escape is cut: wait for the rest of it
+                    position = ~position
+                    break
+                continue
+            if state >= DONE:
+                break
+            if state == NUMBER:
+                position = self._digits(buffer, position, end)
+                continue
+            if state == WORD or state == KEY_WORD:
+                position = self._letters(buffer, position, end)
+                continue
+            if buffer[position] in " \t\r\n":
+                position = _WHITE.match(buffer, position).end()  # type: ignore[union-attr]
+                continue
+            position = self._token(buffer, position, state)
+        if self.state in (WORD, KEY_WORD):
+            self._mark = position  # a word is written when it is whole
+        elif self._held and self.state in (KEY, VALUE) and position > self._mark:
+            self._held.append(buffer[self._mark : position])
+            self._mark = position
+        self._flush(buffer, position)
+        return position
+
+    def finish(self) -> None:
+        """The text ends here: a top-level number or word is complete now, anything else that is open stays open."""
+        if self.state == NUMBER and not self._stack and _NUMBER[self._number][1]:
+            self.state = DONE
+        elif self.state == WORD and not self._stack:
+            self._end_word(0)
+
+    # --- one token -----------------------------------------------------------------------------------------------------------------------------
+
+    def _token(self, buffer: str, position: int, state: int) -> int:
+        char = buffer[position]
+        if state == MORE:
+            return self._more(buffer, position, char)
+        if state == COLON:
+            if char == ":":
+                self.state = VALUE
+                return position + 1
+            return self._fail(position)
+        if char in "}]" and (state == FIRST_KEY or state == FIRST_VALUE or (self._held and state in (KEY, VALUE))):
+            return self._close(buffer, position, char)
+        self._release(buffer, position)
+        if state == KEY or state == FIRST_KEY:
+            return self._key(buffer, position, char)
+        return self._value(buffer, position, char)
+
+    def _key(self, buffer: str, position: int, char: str) -> int:
+        self._closing = True
+        if char == '"' or char == "'":
+            return self._open_string(buffer, position, char)
+        if char.isascii() and (char.isalpha() or char in "_$"):
+            self._replace(buffer, position, '"', 0)
+            self._mend("unquoted_key")
+            self.state = KEY_WORD
+            return position
+        return self._fail(position)
+
+    def _value(self, buffer: str, position: int, char: str) -> int:
+        self._closing = False
+        if char == '"' or char == "'":
+            return self._open_string(buffer, position, char)
+        if char == "{" or char == "[":
+            if len(self._stack) >= MAX_DEPTH:
+                return self._fail(position, "too_deep")
+            self._stack.append("}" if char == "{" else "]")
+            self.state = FIRST_KEY if char == "{" else FIRST_VALUE
+            return position + 1
+        if char in "-0123456789":
+            self._number = "-" if char == "-" else "zero" if char == "0" else "int"
+            self.state = NUMBER
+            return position + 1
+        if char in "tfnTFN":
+            self._flush(buffer, position)
+            self._word = ""
+            self.state = WORD
+            return position
+        return self._fail(position)
+
+    def _more(self, buffer: str, position: int, char: str) -> int:
+        if char == ",":
+            self._flush(buffer, position)
+            self._held = [","]
+            self._mark = position + 1
+            self.state = KEY if self._stack[-1] == "}" else VALUE
+            return position + 1
+        if char in "}]":
+            return self._close(buffer, position, char)
+        return self._fail(position)
+
+    def _close(self, buffer: str, position: int, char: str) -> int:
+        if self._stack[-1] != char:
+            return self._fail(position)
+        if self._held:  # [1, ] : the comma goes, the white space stays
+            self.out.append("".join(self._held)[1:])
+            self._held = []
+            self._mend("trailing_comma")
+        self._stack.pop()
+        self.state = MORE if self._stack else DONE
+        return position + 1
+
+    def _release(self, buffer: str, position: int) -> None:
+        if self._held:
+            self.out.extend(self._held)
+            self._held = []
+
+    # --- strings -------------------------------------------------------------------------------------------------------------------------------
+
+    def _open_string(self, buffer: str, position: int, quote: str) -> int:
+        self._quote = quote
+        self.state = STRING
+        if quote == "'":
+            self._replace(buffer, position, '"', 1)
+            self._mend("single_quotes")
+        return position + 1
+
+    def _string(self, buffer: str, position: int, end: int) -> int:
+        """Inside a string. A negative result is the complement of where to wait."""
+        run = _DOUBLE_RUN if self._quote == '"' else _SINGLE_RUN
+        position = run.match(buffer, position).end()  # type: ignore[union-attr]
+        if position == end:
+            return position
+        char = buffer[position]
+        if char == self._quote:
+            if char == "'":
+                self._replace(buffer, position, '"', 1)
+            self.state = COLON if self._closing else MORE if self._stack else DONE
+            return position + 1
+        if char == "\\":
+            return self._escape(buffer, position, end)
+        if char == '"':  # inside single quotes
+            self._replace(buffer, position, '\\"', 1)
+            return position + 1
+        self._replace(buffer, position, json.dumps(char)[1:-1], 1)
+        self._mend("control_character")
+        return position + 1
+
+    def _escape(self, buffer: str, position: int, end: int) -> int:
+        if position + 1 >= end:
+            return ~position
+        char = buffer[position + 1]
+        if char == "u":
+            stop = position + 2
+            while stop < end and stop < position + 6 and buffer[stop] in _HEX:
+                stop += 1
+            if stop == position + 6:
+                return stop
+            if stop == end:
+                return ~position
+        elif char in _ESCAPES:
+            return position + 2
+        elif char == "'":
+            self._replace(buffer, position, "'", 2)
+            if self._quote == '"':
+                self._mend("bad_escape")
+            return position + 2
+        self._replace(buffer, position, "\\\\", 1)
+        self._mend("bad_escape")
+        return position + 1
+
+    # --- words and numbers ---------------------------------------------------------------------------------------------------------------------
+
+    def _letters(self, buffer: str, position: int, end: int) -> int:
+        if self.state == KEY_WORD:
+            stop = _WORD.match(buffer, position).end()  # type: ignore[union-attr]
+            self.out.append(buffer[position:stop])
+            self._mark = stop
+            if stop < end:
+                self.out.append('"')
+                self.state = COLON
+            return stop
+        while position < end and (self._word + buffer[position]) in _WORD_PREFIXES:
+            self._word += buffer[position]
+            position += 1
+        self._mark = position
+        return position if position == end else self._end_word(position)
+
+    def _end_word(self, position: int) -> int:
+        strict = _WORDS.get(self._word)
+        self.out.append(strict or self._word)
+        if strict is None:
+            return self._fail(position)
+        if strict != self._word:
+            self._mend("python_literal")
+        self.state = MORE if self._stack else DONE
+        return position
+
+    def _digits(self, buffer: str, position: int, end: int) -> int:
+        run, may_end, following = _NUMBER[self._number]
+        if run:
+            position = _DIGITS.match(buffer, position).end()  # type: ignore[union-attr]
+            if position == end:
+                return position
+        following_state = following.get(buffer[position])
+        if following_state is not None:
+            self._number = following_state
+            return position + 1
+        if not may_end or buffer[position] in "0123456789":
+            return self._fail(position)
+        self.state = MORE if self._stack else DONE
+        return position
+
+    # --- output --------------------------------------------------------------------------------------------------------------------------------
+
+    def _flush(self, buffer: str, position: int) -> None:
+        if position > self._mark:
+            self.out.append(buffer[self._mark : position])
+        self._mark = position
+
+    def _replace(self, buffer: str, position: int, by: str, count: int) -> None:
+        """Writes `by` in place of the `count` characters at `position`."""
+        self._flush(buffer, position)
+        self.out.append(by)
+        self._mark = position + count
+
+    def _mend(self, issue: str) -> None:
+        if issue not in self.issues:
+            self.issues.append(issue)
+
+    def _fail(self, position: int, issue: str = "malformed_json") -> int:
+        self.state = FAILED
+        self._mend(issue)
+        return position
+
+
+def load_object(arguments: str) -> dict[str, Any] | None:
+    """The arguments as a dict, or None when they are not a JSON object."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class StringFlow:
+    """Arguments that a model wrote as a JSON *string* of JSON: unescaped once, on the way, and read by a `JsonFlow`. Starts behind the opening quote."""
+
+    __slots__ = ("_high", "_rest", "bad", "done", "inner", "out", "seen")
+
+    def __init__(self) -> None:
+        self.inner = JsonFlow()
+        self.out: list[str] = []
+        self.done = False
+        self.bad = False  # what the string holds is not JSON: from there on it is passed on as it is
+        self.seen = False
+        self._rest = ""
+        self._high = ""
+
+    @property
+    def issues(self) -> list[str]:
+        return self.inner.issues
+
+    def take(self) -> str:
+        text = "".join(self.out)
+        self.out.clear()
+        return text
+
+    def run(self, buffer: str, position: int) -> int:
+        end = len(buffer)
+        while position < end and not self.done:
+            stop = _STRING_BODY.match(buffer, position).end()  # type: ignore[union-attr]
+            if stop > position:
+                self._pass(buffer[position:stop])
+                position = stop
+                continue
+            if buffer[position] == '"':
+                self._pass("")
+                self.done = True
+                self._settle()
+                return position + 1
+            size = self._unescape(buffer, position, end)
+            if not size:
+                break
+            position += size
+        return position
+
+    def _unescape(self, buffer: str, position: int, end: int) -> int:
+        """Reads one escape; 0 when it is cut."""
+        if position + 1 >= end:
+            return 0
+        char = buffer[position + 1]
+        if char != "u":
+            self._pass(_UNESCAPED.get(char, "\\" + char))
+            return 2
+        digits = buffer[position + 2 : position + 6]
+        if all(digit in _HEX for digit in digits):
+            if len(digits) < 4:
+                return 0
+            self._unit(int(digits, 16))
+            return 6
+        self._pass("\\u")
+        return 2
+
+    def _unit(self, code: int) -> None:
+        if 0xDC00 <= code <= 0xDFFF and self._high:
+            high, self._high = int(self._high[2:], 16), ""
+            self._pass(chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00)))
+        elif 0xD800 <= code <= 0xDFFF:
+            self._pass("")
+            self._high = f"\\u{code:04x}"  # alone it stays an escape: inside JSON the two spellings mean the same
+        else:
+            self._pass(chr(code))
+
+    def _pass(self, text: str) -> None:
+        if self._high:
+            text, self._high = self._high + text, ""
+        if self.bad:
+            self.out.append(text)
+            return
+        text = self._rest + text
+        position = 0 if self.inner.done else self.inner.run(text, 0)
+        self.out.extend(self.inner.out)
+        self.inner.out.clear()
+        self.seen = self.seen or bool(text.strip())
+        self._rest = text[position:]
+        if self.inner.failed or (self.inner.done and self._rest.strip()):
+            self.bad = True
+            self.out.append(self._rest)
+            self._rest = ""
+
+    def _settle(self) -> None:
+        self.inner.finish()
+        if self.seen and not self.inner.done:
+            self.bad = True
+            self.out.append(self._rest)

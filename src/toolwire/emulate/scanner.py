@@ -1,0 +1,366 @@
+"""The scanner: text in pieces of any size → text and tool calls.
+
+The kernel keeps these laws, for every dialect at once:
+
+- Law 4, split invariance: every decision is a function of the characters, never of where the pieces were cut. A limit is judged at the character that exceeds it.
+- Law 5, nothing is lost: a character is in `Text`, in a call's arguments, or markup of a call that came out. A block that breaks its grammar before a known tool was
+  named goes back to being text, and scanning resumes one character behind its marker.
+- Law 6: arguments leave as verbatim slices; what was sent is never contradicted.
+- Law 7: what is held is bounded by `Limits`; a failed candidate is scanned again only while it is short, so the cost stays linear.
+- Law 12: recovery dialects do not fire inside a code fence, behind a backtick, or on a block that stands verbatim in `quoted`.
+
+The machine is TEXT → candidate → block → TEXT. Grammars are generators in `blocks.py` that ask for more text by yielding. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from toolwire.emulate import blocks
+from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener, TagBlock, select
+from toolwire.emulate.fence import FenceTracker
+from toolwire.emulate.registry import ToolRegistry
+from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text
+from toolwire.turn import ToolSpec
+
+Check = Callable[[ToolSpec, str], Sequence[str]]
+"""Judges complete arguments against the tool's schema; the codes of what is wrong, empty when all is well."""
+
+RESCAN = 4096  # a failed candidate up to this long is scanned again from behind its marker; a longer one is text as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scanner holds at most, in characters. A block that exceeds its limit is text."""
+
+    header: int = 65_536
+    """From the marker to a known tool's name."""
+    held: int = 8_388_608
+    """A call whose arguments are held until they are complete; at least as much as `header`."""
+    calls: int = 1024
+    """Calls of one run; what looks like a further one is text."""
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """The call being read. `held`: its events wait until it is complete."""
+
+    tool: ToolSpec
+    name: str
+    held: bool
+    parts: list[str]
+    issues: list[str]
+    refused: bool = False
+    sent: bool = False
+
+
+class ToolCallParser:
+    """Finds the calls of `tools` in a model's text. `feed` and `finish` never raise on any `str`.
+
+    `arguments`: `eager` sends arguments while they are written, `validated` once they are complete. `quoted` are the request's own input texts.
+    Calls of a strict tool are always held; `check` judges them.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[ToolSpec | Mapping[str, Any]],
+        dialects: Iterable[str] | None = None,
+        arguments: Literal["eager", "validated"] = "eager",
+        nonce: str | None = None,
+        quoted: Iterable[str] = (),
+        limits: Limits | None = None,
+        *,
+        unknown_tool: Literal["text", "forward", "error"] = "text",
+        check: Check | None = None,
+    ) -> None:
+        self.registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        self.unknown: list[str] = []
+        self._validated = arguments == "validated"
+        self._limits = limits or Limits()
+        self._unknown_tool = unknown_tool
+        self._check = check
+        self._openers = _openers(select(dialects), nonce)
+        markers = list(self._openers)
+        self._quoted = [text for text in quoted if any(_kernel_of(marker) in text for marker in markers)]
+        self._hot = re.compile("[" + re.escape("".join({marker[0] for marker in markers}) or "\0") + "]").search
+        self._marker = re.compile("|".join(re.escape(marker) for marker in sorted(markers, key=len, reverse=True)) or r"(?!)").search
+        prefixes = sorted({marker[:size] for marker in markers for size in range(1, len(marker))}, key=len, reverse=True)
+        self._partial = re.compile("(?:" + "|".join(map(re.escape, prefixes)) + r")\Z" if prefixes else r"(?!)").search
+        self._reach = max((len(marker) for marker in markers), default=1) - 1
+        self._fence = FenceTracker()
+        self._count = 0
+        self._out: list[Event] = []
+        # the buffer: text not consumed yet, from `start` on while a candidate may still go back to being text
+        self.buffer = ""
+        self.position = 0
+        self.ended = False
+        self.reason = "eof"
+        self.call: OpenCall | None = None
+        self._start = -1
+        self._spill: list[str] = []
+        self._spilled = 0
+        self._finished = False
+        scanning = bool(self._openers) and (bool(self.registry) or unknown_tool == "forward")
+        self._machine: Generator[None, None, None] | None = self._scan() if scanning else None
+        self._idle = scanning
+
+    # --- what others call ----------------------------------------------------------------------------------------------------------------------
+
+    def feed(self, text: str) -> list[Event]:
+        """The events of the next piece of text."""
+        if self._machine is None or self._finished:
+            return [Text(text)] if text else []
+        if self._idle and not self._hot(text):
+            if not text:
+                return []
+            self._fence.feed(text)
+            return [Text(text)]
+        while text:
+            room = self._room()
+            if room == 0:
+                self._overflow()
+                continue
+            self._push(text[:room])
+            text = text[room:]
+        out, self._out = self._out, []
+        return out
+
+    def finish(self, reason: str = "eof") -> list[Event]:
+        """The text ends here; `reason` is `eof`, `length` or `cancelled`. What was held back comes out."""
+        if self._machine is None or self._finished:
+            return []
+        self._finished = True
+        self.ended = True
+        self.reason = reason
+        for _ in self._machine:  # it does not ask for more once the end is known
+            break
+        out, self._out = self._out, []
+        return out
+
+    # --- the buffer ----------------------------------------------------------------------------------------------------------------------------
+
+    def _push(self, text: str) -> None:
+        cut = self.position
+        if self._start >= 0:
+            if cut - self._start > RESCAN:
+                self._spill.append(self.buffer[self._start : cut])
+                self._spilled += cut - self._start
+                self._start = 0
+            else:
+                cut = self._start
+                self._start = 0
+        self.buffer = self.buffer[cut:] + text if cut < len(self.buffer) else text
+        self.position -= cut
+        self._idle = False
+        next(self._machine)  # type: ignore[arg-type]
+
+    def _room(self) -> int:
+        """How much more text may come before the candidate exceeds its limit. Without one: so much that none can begin and exceed its limit unseen."""
+        stride = max(1, self._limits.header - (len(self.buffer) - self.position))
+        if self._start < 0:
+            return stride
+        limit = max(self._limits.header, self._limits.held) if self.call is not None else self._limits.header
+        return max(0, min(stride, limit - (self._spilled + len(self.buffer) - self._start)))
+
+    def _overflow(self) -> None:
+        """The candidate reached its limit: all of it is text."""
+        self.position = len(self.buffer)
+        self._machine = self._scan()
+        self.call = None
+        self._say(self._raw())
+        self._settle()
+        next(self._machine)
+
+    def _raw(self) -> str:
+        return "".join(self._spill) + self.buffer[self._start : self.position]
+
+    def _settle(self) -> None:
+        """No candidate any more: what was consumed is accounted for."""
+        self._start = -1
+        self._spill = []
+        self._spilled = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether a candidate is open whose text may still go back."""
+        return self._start >= 0
+
+    def checkpoint(self) -> None:
+        """A call is complete; if what follows does not go on with the block, it is text from here."""
+        self._start = self.position
+        self._spill = []
+        self._spilled = 0
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._out.append(Text(text))
+            self._fence.feed(text)
+
+    # --- TEXT ----------------------------------------------------------------------------------------------------------------------------------
+
+    def _scan(self) -> Generator[None, None, None]:
+        while True:
+            found = self._marker(self.buffer, self.position)
+            if found is None:
+                tail = len(self.buffer)
+                if not self.ended:
+                    held = self._partial(self.buffer, max(self.position, tail - self._reach))
+                    if held is not None:
+                        tail = held.start()
+                self._say(self.buffer[self.position : tail])
+                self.position = tail
+                if self.ended:
+                    return
+                self._idle = tail == len(self.buffer)
+                yield
+                continue
+            self._say(self.buffer[self.position : found.start()])
+            self.position = found.start()
+            openers = [pair for pair in self._openers[found.group()] if self._may_open(*pair)]
+            if openers:
+                yield from self._candidate(found.group(), openers)
+            else:
+                self.position += 1
+                self._say(found.group()[0])
+
+    def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
+        if self._count >= self._limits.calls or (opener.line_start and not self._fence.line_start):
+            return False
+        return not dialect.recovery or not (self._fence.inside or self._fence.last == "`")
+
+    # --- a candidate ---------------------------------------------------------------------------------------------------------------------------
+
+    def _candidate(self, marker: str, openers: list[tuple[Dialect, Opener]]) -> Generator[None, None, None]:
+        self._start = self.position
+        self.position += len(marker)
+        dialect, opener = openers[0]
+        if opener.whole:
+            self.position -= len(marker)
+        else:
+            first = yield from blocks.peek(self)
+            chosen = next((pair for pair in openers if first and first in pair[1].block.first), None)
+            if chosen is None:
+                self._fail()
+                return
+            dialect, opener = chosen
+        self._dialect = dialect
+        before = self._count
+        block = opener.block
+        kept = yield from blocks.json_block(self, block) if isinstance(block, JsonBlock) else blocks.tag_block(self, block)
+        self.call = None
+        if self._start < 0:
+            return
+        if kept or self._count > before:
+            # behind the last complete call: a block that ended is done, one that did not go on ends there
+            if not kept:
+                if self._spilled or self.position - self._start > RESCAN:
+                    self._say(self._raw())
+                else:
+                    self.position = self._start
+            self._settle()
+        else:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Not a call: back to text. Scanned again from behind the marker's first character while that is cheap."""
+        self.call = None
+        if self._spilled or self.position - self._start > RESCAN:
+            self._say(self._raw())
+        else:
+            self.position = self._start + 1
+            self._say(self.buffer[self._start])
+        self._settle()
+
+    # --- what blocks.py does with a call -------------------------------------------------------------------------------------------------------
+
+    def open_call(self, written: str) -> None:
+        """The block named a tool. A call that need not be held is sent from here on."""
+        tool = self.registry.resolve(written)
+        refused = False
+        if tool is None:
+            self.unknown.append(written)
+            refused = self._unknown_tool != "forward"
+            tool = ToolSpec(written)
+        held = refused or self._validated or tool.strict or (self._dialect.recovery and bool(self._quoted))
+        self.call = OpenCall(tool, tool.name, held, [], [], refused)
+        if not held:
+            self._out.append(CallBegin(self._count, tool.name))
+            self._settle()
+
+    def write(self, text: str) -> None:
+        """The next piece of the call's arguments."""
+        call = self.call
+        assert call is not None
+        if not text:
+            return
+        call.sent = True
+        if call.held:
+            call.parts.append(text)
+        else:
+            self._out.append(CallArgs(self._count, text))
+
+    def close_call(self, status: CallStatus = "ok") -> bool:
+        """The call is complete. False: it is not a call after all, and all of it is text."""
+        call = self.call
+        assert call is not None
+        self.call = None
+        if call.held and (call.refused or status == "invalid" or (status == "truncated" and self.reason != "length") or self._is_quoted()):
+            self._say(self._raw())
+            self._settle()
+            return False
+        if not call.sent and status != "truncated":
+            call.parts = ["{}"]
+        if call.held:
+            self._out.append(CallBegin(self._count, call.name))
+        if call.parts:
+            self._out.append(CallArgs(self._count, "".join(call.parts)))
+        if call.held and status in ("ok", "repaired") and call.tool.strict and self._check is not None:
+            wrong = self._check(call.tool, "".join(call.parts))
+            if wrong:
+                status = "invalid"
+                call.issues += wrong
+        if status == "ok" and call.issues:
+            status = "repaired"
+        self._out.append(CallEnd(self._count, status, tuple(call.issues)))
+        self._count += 1
+        self.checkpoint()
+        return True
+
+    def _is_quoted(self) -> bool:
+        if not self._dialect.recovery or not self._quoted:
+            return False
+        raw = self._raw().strip()
+        return any(raw in text for text in self._quoted)
+
+
+def _openers(dialects: list[Dialect], nonce: str | None) -> dict[str, list[tuple[Dialect, Opener]]]:
+    """Openers by marker, the request's token filled in; without a token the sentinel is not there."""
+    table: dict[str, list[tuple[Dialect, Opener]]] = {}
+    for dialect in dialects:
+        for opener in dialect.openers:
+            if NONCE in opener.marker:
+                if nonce is None:
+                    continue
+                opener = _fill(opener, nonce)
+            table.setdefault(opener.marker, []).append((dialect, opener))
+    return table
+
+
+def _fill(opener: Opener, nonce: str) -> Opener:
+    block: JsonBlock | TagBlock = opener.block
+    if isinstance(block, JsonBlock):
+        block = replace(block, closers=tuple(closer.replace(NONCE, nonce) for closer in block.closers))
+    return replace(opener, marker=opener.marker.replace(NONCE, nonce), block=block)
+
+
+def _kernel_of(marker: str) -> str:
+    return marker.strip()
+
+
+def parse(text: str, tools: Iterable[ToolSpec | Mapping[str, Any]], dialects: Iterable[str] | None = None, **options: Any) -> list[Event]:
+    """Feed and finish: the only way to read a whole text."""
+    parser = ToolCallParser(tools, dialects, **options)
+    return parser.feed(text) + parser.finish()

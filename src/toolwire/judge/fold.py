@@ -1,0 +1,193 @@
+"""What a client has in hand when a stream is over: the fold of its frames into the shape of a body, and the comparison of the two.
+
+The fold never raises and never judges; it trusts deltas over whatever repeats them, because deltas are what a client shows and runs. `same` ignores
+what must differ between two answers to the same question: ids and times.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from toolwire.judge.channels import CALL_CHANNELS, DELTAS, ITEM_ADDED, ITEM_DONE, TERMINALS
+from toolwire.judge.problem import Problem
+from toolwire.judge.sse import split_sse
+from toolwire.turn import Api
+
+ENVELOPE = ("id", "created", "model", "service_tier", "system_fingerprint")
+TEXTS = ("content", "refusal", "reasoning_content")
+IGNORED = {
+    "chat": ("id", "created", "system_fingerprint", "metadata"),
+    "responses": ("id", "created_at", "completed_at", "call_id"),
+}
+
+
+def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
+    """The JSON objects of a stream, without `[DONE]` and without what is no object."""
+    found = []
+    for frame in split_sse(raw)[0]:
+        try:
+            value = json.loads(frame.data)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
+    """Accumulates a stream as a client would. An error that ended a chat stream stands under `error`. `api` None: told by the frames."""
+    frames = frames_of(raw)
+    if api is None:
+        api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
+    return _fold_chat(frames) if api == "chat" else _fold_responses(frames)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+# --- chat --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
+    body: dict[str, Any] = {"object": "chat.completion"}
+    choices: dict[Any, dict[str, Any]] = {}
+    for frame in frames:
+        if "error" in frame:
+            body["error"] = frame["error"]
+            break
+        for key in ENVELOPE:
+            if key in frame:
+                body.setdefault(key, frame[key])
+        if isinstance(frame.get("usage"), dict):
+            body["usage"] = frame["usage"]
+        for choice in _objects(frame.get("choices")):
+            index = str(choice.get("index"))
+            held = choices.setdefault(
+                index,
+                {"index": choice.get("index"), "message": {"role": None, "content": None, "refusal": None}, "logprobs": None, "finish_reason": None},
+            )
+            _add_delta(held["message"], _object(choice.get("delta")))
+            held["finish_reason"] = choice.get("finish_reason") or held["finish_reason"]
+    body["choices"] = list(choices.values())
+    return body
+
+
+def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    message["role"] = delta.get("role") or message["role"]
+    for key in TEXTS:
+        if isinstance(delta.get(key), str):
+            message[key] = (message.get(key) or "") + delta[key]
+    for fragment in _objects(delta.get("tool_calls")):
+        calls = message.setdefault("tool_calls", [])
+        index = fragment.get("index")
+        if isinstance(index, int) and 0 <= index < len(calls):
+            _merge(calls[index], fragment)
+        else:
+            calls.append({})
+            _merge(calls[-1], fragment)
+    if isinstance(delta.get("function_call"), dict):
+        _merge(message.setdefault("function_call", {}), delta["function_call"])
+
+
+def _merge(call: dict[str, Any], fragment: dict[str, Any]) -> None:
+    for key, value in fragment.items():
+        if key == "index":
+            continue
+        if isinstance(value, dict):
+            inner = call.setdefault(key, {})
+            if isinstance(inner, dict):
+                _merge(inner, value)
+        elif key in ("arguments", "input") and isinstance(value, str):
+            call[key] = str(call.get(key, "")) + value
+        else:
+            call[key] = value
+
+
+# --- Responses ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def _fold_responses(frames: list[dict[str, Any]]) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    items: dict[Any, dict[str, Any]] = {}
+    texts: dict[tuple[str, str, str], str] = {}
+    for frame in frames:
+        kind, index = str(frame.get("type")), str(frame.get("output_index"))
+        if kind in (ITEM_ADDED, ITEM_DONE):
+            items[index] = {**items.get(index, {}), **_object(frame.get("item"))}
+        elif kind in DELTAS:
+            channel = DELTAS[kind]
+            key = (index, channel.list, str(frame.get(channel.index)) if channel.index else "")
+            texts[key] = texts.get(key, "") + str(frame.get("delta"))
+        elif kind in TERMINALS or not body:
+            body = _object(frame.get("response"))
+    return {**body, "output": [_with_text(item, index, texts) for index, item in items.items()]}
+
+
+def _with_text(item: dict[str, Any], index: str, texts: dict[tuple[str, str, str], str]) -> dict[str, Any]:
+    call = CALL_CHANNELS.get(str(item.get("type")))
+    if call is not None:
+        return {**item, call.field: texts.get((index, "", ""), "")}
+    rebuilt = dict(item)
+    for key in ("content", "summary"):
+        if key in item:
+            parts = _objects(item[key])
+            rebuilt[key] = [_part_with_text(part, texts.get((index, key, str(number)), "")) for number, part in enumerate(parts)]
+    return rebuilt
+
+
+def _part_with_text(part: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**part, "refusal" if part.get("type") == "refusal" else "text": text}
+
+
+# --- stream = body -----------------------------------------------------------------------------------------------------------------------------
+
+
+def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
+    """Problems where the stream and the body tell a client different things. Usage counts only where the stream has it."""
+    if api is None:
+        api = "responses" if body.get("object") == "response" else "chat" if body.get("object") == "chat.completion" else None
+    folded = fold(stream_raw, api)
+    api = api or ("responses" if "created_at" in folded else "chat")
+    if set(body) == {"error"}:
+        told = _object(folded.get("error")).get("message")
+        due = _object(body["error"]).get("message")
+        return [] if told == due else [Problem("stream_differs", f"error: stream {told!r}, body {due!r}")]
+    if "usage" not in folded and api == "chat":
+        body = {key: value for key, value in body.items() if key != "usage"}
+    return [Problem("stream_differs", line) for line in _differences(_plain(folded, api), _plain(body, api), "")]
+
+
+def _plain(value: Any, api: Api) -> Any:
+    """Without ids and times; no text and an empty text are the same to a reader."""
+    if isinstance(value, list):
+        return [_plain(entry, api) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {key: _plain(entry, api) for key, entry in value.items() if key not in IGNORED[api]}
+    if api == "chat" and "role" in plain:
+        for key in TEXTS:
+            plain[key] = plain.get(key) or None
+    return plain
+
+
+def _differences(stream: Any, body: Any, path: str) -> list[str]:
+    if isinstance(stream, dict) and isinstance(body, dict):
+        pairs = {key: (stream.get(key, _ABSENT), body.get(key, _ABSENT)) for key in sorted(stream.keys() | body.keys())}
+        return [line for key, pair in pairs.items() for line in _differences(*pair, f"{path}.{key}")]
+    if isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
+        return [line for index, pair in enumerate(zip(stream, body, strict=True)) for line in _differences(*pair, f"{path}[{index}]")]
+    return [] if stream == body else [f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()

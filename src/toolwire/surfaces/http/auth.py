@@ -1,0 +1,158 @@
+"""Who may ask: host names, origins, keys, and the CORS headers that follow from them.
+
+Rules: a server bound to loopback answers only loopback's names, so that a foreign page can not reach it by DNS rebinding. A foreign Origin is refused
+before anything runs. Keys are compared in constant time, by digest. Without keys only loopback peers are served. An allowed origin gets CORS headers
+on every answer, errors and streams included; the preflight echoes the headers it asks for, never a fixed list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import TYPE_CHECKING
+
+from toolwire.config import is_loopback
+from toolwire.errors import ToolwireError
+
+if TYPE_CHECKING:
+    from toolwire.config import ServerSettings
+
+Headers = dict[bytes, bytes]
+HeaderList = list[tuple[bytes, bytes]]
+
+ALLOWED_ORIGINS = frozenset({"app://obsidian.md", "capacitor://localhost"})
+METHODS = b"GET, POST, DELETE, HEAD, OPTIONS"
+EXPOSED = b", ".join(
+    (
+        b"x-request-id",
+        b"x-toolwire-report",
+        b"x-toolwire-turn",
+        b"x-toolwire-tools",
+        b"x-codex-tool-call-count",
+        b"x-codex-tool-call-truncated",
+        b"x-codex-stop-after-tools-mode",
+        b"retry-after",
+    )
+)
+REMEMBERED = 256
+"""How many distinct Host and Origin values keep their verdict; beyond that all are judged anew."""
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
+_HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,4096}")
+
+
+def key_id_of(key: str) -> str:
+    """A short name for a key that tells nothing about it: for logs, and to keep each key's responses apart."""
+    return hashlib.sha256(key.encode()).hexdigest()[:12]
+
+
+class Gate:
+    """The server's settings as verdicts. Verdicts on Host and Origin are remembered: clients send the same ones again and again."""
+
+    def __init__(self, server: ServerSettings) -> None:
+        self._keys = [(hashlib.sha256(key.encode()).digest(), key_id_of(key)) for key in server.keys]
+        self._check_hosts = is_loopback(server.host)
+        self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
+        self._any_origin = "*" in server.origins and bool(self._keys)
+        self._origins = ALLOWED_ORIGINS | {_plain_origin(origin) for origin in server.origins}
+        self._host_verdicts: dict[bytes, bool] = {}
+        self._origin_verdicts: dict[bytes, bool] = {}
+
+    # --- where the request comes from ------------------------------------------------------------------------------------------------------
+
+    def check_place(self, headers: Headers, http_version: str = "1.1") -> None:
+        """Raises unless Host and Origin are allowed."""
+        host = headers.get(b"host")
+        if self._check_hosts and not (self._host_allowed(host) if host is not None else http_version == "1.0"):
+            raise ToolwireError("forbidden_host", "This server answers only to loopback host names; more by server.hosts.")
+        origin = headers.get(b"origin")
+        if origin is not None and not self.origin_allowed(origin, host):
+            raise ToolwireError("forbidden_origin", "This web origin may not use this server; allow it by server.origins.")
+
+    def _host_allowed(self, host: bytes) -> bool:
+        verdict = self._host_verdicts.get(host)
+        if verdict is None:
+            match = _HOST.fullmatch(host.decode("latin-1").lower())
+            verdict = match is not None and (is_loopback(match[1]) or match[1].rstrip(".") in self._hosts or match[0] in self._hosts)
+            _remember(self._host_verdicts, host, verdict)
+        return verdict
+
+    def origin_allowed(self, origin: bytes, host: bytes | None) -> bool:
+        """Listed, on loopback, or the very server that was asked (its own pages)."""
+        verdict = self._origin_verdicts.get(origin)
+        if verdict is None:
+            verdict = self._judge_origin(origin.decode("latin-1"))
+            _remember(self._origin_verdicts, origin, verdict)
+        return verdict or (host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower()))
+
+    def _judge_origin(self, origin: str) -> bool:
+        plain = _plain_origin(origin)
+        match = _ORIGIN.fullmatch(plain)
+        if plain in self._origins or (self._any_origin and (match is not None or plain == "null")):
+            return True
+        return match is not None and match[1] in ("http", "https") and is_loopback(match[2])
+
+    # --- who asks --------------------------------------------------------------------------------------------------------------------------
+
+    def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
+        """The id of the caller's key, "" where no keys are configured. Raises where the caller may not ask."""
+        if not self._keys:
+            if client is not None and not is_loopback(client[0]):
+                raise ToolwireError("permission", "Without keys only clients on this machine are served; set server.keys.")
+            return ""
+        scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
+        token = token.strip()
+        if scheme.lower() != b"bearer" or not token:
+            raise ToolwireError("authentication", "You didn't provide an API key. Provide it in a header: Authorization: Bearer YOUR_KEY")
+        digest = hashlib.sha256(token).digest()
+        found = ""
+        for known, key_id in self._keys:  # all of them, always: the time tells nothing
+            if hmac.compare_digest(digest, known):
+                found = key_id
+        if not found:
+            raise ToolwireError("authentication", "Incorrect API key provided.")
+        return found
+
+    # --- CORS ------------------------------------------------------------------------------------------------------------------------------
+
+    def cors(self, headers: Headers) -> HeaderList:
+        """Headers for any answer to this request. None for requests without Origin, or with a foreign one."""
+        origin = headers.get(b"origin")
+        if origin is None:
+            return []
+        if not self.origin_allowed(origin, headers.get(b"host")):
+            return [(b"vary", b"Origin")]
+        return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED), (b"vary", b"Origin")]
+
+    def preflight(self, headers: Headers) -> HeaderList:
+        """Headers of the 204 that answers OPTIONS. A foreign origin gets the 204 too, without the permission a browser looks for."""
+        vary = (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
+        origin = headers.get(b"origin")
+        if origin is not None and not self.origin_allowed(origin, headers.get(b"host")):
+            return [vary]
+        asked = headers.get(b"access-control-request-headers", b"")
+        out = [
+            (b"access-control-allow-methods", METHODS),
+            (b"access-control-allow-headers", asked if asked and _HEADER_NAMES.fullmatch(asked) else b"authorization, content-type"),
+            (b"access-control-max-age", b"600"),
+            (b"allow", METHODS),
+            vary,
+        ]
+        if origin is not None:
+            out.append((b"access-control-allow-origin", origin))
+            if headers.get(b"access-control-request-private-network", b"").lower() == b"true":
+                out.append((b"access-control-allow-private-network", b"true"))
+        return out
+
+
+def _plain_origin(origin: str) -> str:
+    return origin.strip().lower().rstrip("/")
+
+
+def _remember(verdicts: dict[bytes, bool], value: bytes, verdict: bool) -> None:
+    if len(verdicts) >= REMEMBERED:
+        verdicts.clear()
+    if len(value) <= 512:
+        verdicts[value] = verdict

@@ -1,0 +1,170 @@
+"""One request and its answer, below any framework: reading a body with limits, sending replies, failing cleanly.
+
+Rules: every failure is an OpenAI error object. A refusal is answered at once, also while the client is still sending: the answer goes out whole, then
+the rest of the body is read and thrown away within limits, because closing a socket with unread bytes would reset it and destroy the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from toolwire.errors import ToolwireError, error_object, status_of
+from toolwire.events import Failure
+from toolwire.surfaces.http.auth import HeaderList, Headers
+
+JSON = (b"content-type", b"application/json; charset=utf-8")
+NO_SNIFF = (b"x-content-type-options", b"nosniff")
+BODY_IDLE_S = 60.0
+LINGER_S = 30.0
+LINGER_BYTES = 512 * 1024 * 1024
+SMALL_BODY = 64 * 1024
+
+encode_json = msgspec.json.Encoder().encode
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete; there is nobody to answer."""
+
+
+class Exchange:
+    """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
+
+    __slots__ = ("_body_read", "_receive", "_send", "common", "headers", "reached_gateway", "request_id", "scope", "started")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList) -> None:
+        self.scope = scope
+        self.headers = headers
+        self.request_id = request_id
+        self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
+        self.started = False
+        self.reached_gateway = False
+        self._receive = receive
+        self._send = send
+        self._body_read = False
+
+    # --- the request -----------------------------------------------------------------------------------------------------------------------
+
+    def check_json(self) -> None:
+        """Raises unless the body says it is JSON (or says nothing) and comes as it is."""
+        content_type = self.headers.get(b"content-type")
+        if content_type is not None and content_type != b"application/json":
+            media = content_type.split(b";", 1)[0].strip().lower()
+            if media and media != b"application/json" and not (media.startswith(b"application/") and media.endswith(b"+json")):
+                raise ToolwireError("content_type", "Unsupported content type. This API method only accepts 'application/json' requests.")
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+            raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body. Raises `body_too_large` as early as it is known, `ClientGone` where the client left."""
+        length = self.headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit() or len(length) > 18:
+                raise ToolwireError("invalid_request", "The Content-Length header is not a number.")
+            if int(length) > limit:
+                raise _too_large(limit)
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if message.get("more_body"):
+            body = await self._read_rest(body, limit)
+        elif len(body) > limit:
+            raise _too_large(limit)
+        self._body_read = True
+        return body
+
+    async def _read_rest(self, body: bytes, limit: int) -> bytes:
+        pieces, size, more = [body], len(body), True
+        while more:
+            if size > limit:
+                raise _too_large(limit)
+            try:
+                async with asyncio.timeout(BODY_IDLE_S):
+                    message = await self._receive()
+            except TimeoutError:
+                raise ToolwireError("invalid_request", f"The request's body stopped arriving for {BODY_IDLE_S:g} s.") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            more = message.get("more_body", False)
+        if size > limit:
+            raise _too_large(limit)
+        return b"".join(pieces)
+
+    # --- the answer ------------------------------------------------------------------------------------------------------------------------
+
+    async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
+        """A whole answer: `headers` hold at least the content type."""
+        self.started = True
+        head = [*headers, (b"content-length", b"%d" % len(body)), *self.common]
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def reply_nothing(self) -> None:
+        """204, as preflights are answered."""
+        await self.begin(204, [])
+        await self.end()
+
+    async def begin(self, status: int, headers: HeaderList) -> None:
+        """The head of an answer that comes in pieces, by `piece` and `end`."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.common]})
+
+    async def piece(self, block: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": block, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def fail(self, failure: Failure, extra: HeaderList | None = None) -> int:
+        """Answers with the failure's error object; gives the status."""
+        status = status_of(failure)
+        headers: HeaderList = [JSON, *(extra or ())]
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if failure.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(failure.retry_after_s))))
+        body = encode_json(error_object(failure))
+        if self._body_read or self._body_is_absent():
+            await self.reply(status, headers, body)
+        else:
+            await self._reply_and_linger(status, headers, body)
+        return status
+
+    def _body_is_absent(self) -> bool:
+        return self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers
+
+    async def _reply_and_linger(self, status: int, headers: HeaderList, body: bytes) -> None:
+        length = self.headers.get(b"content-length", b"")
+        if b"expect" in self.headers:  # the client waits for our word before it sends: it will not send now, and the connection can not be used again
+            await self.reply(status, [*headers, (b"connection", b"close")], body)
+            return
+        if not (length.isdigit() and int(length[:18]) <= SMALL_BODY):
+            headers = [*headers, (b"connection", b"close")]
+        await self.begin(status, [*headers, (b"content-length", b"%d" % len(body))])
+        await self.piece(body)
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._discard_body()
+        except TimeoutError:
+            pass
+        await self.end()
+
+    async def _discard_body(self) -> None:
+        size = 0
+        while size < LINGER_BYTES:
+            message: Any = await self._receive()
+            size += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                return
+
+
+def _too_large(limit: int) -> ToolwireError:
+    return ToolwireError("body_too_large", f"The request's body is larger than {limit / 1048576:g} MB, this server's limit (server.max_body_mb).")

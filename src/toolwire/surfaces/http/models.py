@@ -1,0 +1,32 @@
+"""GET /v1/models and /v1/models/{id}: the configured models, without touching a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from toolwire.errors import ToolwireError
+
+CREATED = 1_763_164_800
+"""Models are configured, not made: one constant for all, so that the list never changes between two requests."""
+
+
+def model_object(id: str) -> dict[str, Any]:
+    return {"id": id, "object": "model", "created": CREATED, "owned_by": "toolwire"}
+
+
+class Models:
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = tuple(ids)
+
+    async def all(self, request: Request, key_id: str) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [model_object(id) for id in self._ids]})
+
+    async def one(self, request: Request, key_id: str) -> JSONResponse:
+        id = request.path_params["id"]
+        if id not in self._ids:
+            raise ToolwireError("model_not_found", f"The model '{id[:200]}' does not exist or you do not have access to it.", param="model")
+        return JSONResponse(model_object(id))

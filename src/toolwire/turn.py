@@ -1,0 +1,182 @@
+"""The normalized request: what both APIs, in all their shapes, become before anything else looks at them.
+
+`decode/` makes a `Turn`, everything behind it reads only the Turn. Frozen; standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from toolwire.events import CallKind
+
+Json = Any
+Role = Literal["system", "developer", "user", "assistant"]
+Api = Literal["chat", "responses"]
+
+
+# --- parts: what a message or a tool result is made of -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """`url` is https:, http: or data:. `file_id` for images that live at the provider."""
+
+    url: str | None
+    detail: str | None = None
+    file_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPart:
+    """Audio, files and parts yet unknown: kept as they came, so that a backend which speaks the same wire can pass them on."""
+
+    kind: str
+    raw: Mapping[str, Json]
+
+
+Part = TextPart | ImagePart | OtherPart
+
+
+# --- items: the history, in order --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    parts: tuple[Part, ...]
+    name: str | None = None
+    refusal: str | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call the assistant made. `arguments` is the client's text, verbatim; for a custom tool it is the input."""
+
+    call_id: str
+    name: str
+    arguments: str
+    kind: CallKind = "function"
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the client's tool answered. After `decode/history.py` every Result has the Call it answers before it."""
+
+    call_id: str
+    parts: tuple[Part, ...]
+    kind: CallKind = "function"
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A reasoning item that the client replays. `encrypted` only means something to the provider that made it."""
+
+    summary: tuple[str, ...] = ()
+    content: tuple[str, ...] = ()
+    encrypted: str | None = None
+    id: str | None = None
+
+
+Item = Message | Call | Result | Reasoning
+
+
+# --- what may be called ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A client's tool. `parameters` is its JSON schema ({} accepts any object); for a custom tool `format` is its input format.
+
+    `namespace` is the Responses namespace the tool stood in; `wire` is the definition as the client sent it, for the echo.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Json] = field(default_factory=dict)
+    strict: bool = False
+    kind: CallKind = "function"
+    format: Mapping[str, Json] | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`mode` as OpenAI has it; `name` set: exactly this tool (mode is `required`); `allowed`: only these names may be called."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    name: str | None = None
+    allowed: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """How the answer's text is shaped."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    schema: Mapping[str, Json] | None = None
+    strict: bool = False
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Fields that only the backend can honour. None: not sent by the client."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[str, float] | None = None
+    effort: str | None = None
+    summary: str | None = None
+    verbosity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request, whole. `sent` names every top-level field of the client's body (law 10: each gets a disposition in the report)."""
+
+    api: Api
+    model: str
+    items: tuple[Item, ...]
+    instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = ToolChoice("none")
+    parallel: bool = True
+    output: OutputFormat = OutputFormat()
+    sampling: Sampling = Sampling()
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    legacy_functions: bool = False
+    store: bool = False
+    previous_response_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    sent: frozenset[str] = frozenset()
+    notes: tuple[tuple[str, str], ...] = ()
+    """Dispositions that decode itself decided, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
+    echo: Mapping[str, Json] = field(default_factory=dict)
+    """Request fields as the client wrote them that a Responses object repeats (tools, tool_choice, text, reasoning, truncation, …)."""
+
+    def texts(self) -> list[str]:
+        """Every text of the request's own input, for law 12: a block that stands here verbatim is a quotation, not a call."""
+        out = [self.instructions] if self.instructions else []
+        for item in self.items:
+            if isinstance(item, Message | Result):
+                out += [part.text for part in item.parts if isinstance(part, TextPart)]
+        return out
