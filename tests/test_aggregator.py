@@ -393,8 +393,8 @@ leaves = (
     | st.sampled_from(["", "f", "c1", "{", "{}", "function_call", "response.output_item.done", ARGUMENTS])
 )
 keys = st.sampled_from(
-    ["type", "id", "call_id", "item_id", "index", "name", "arguments", "function", "tool_calls", "function_call", "delta", "message", "item"]
-    + ["items", "choices", "params", "msg", "content", "output", "tool", "custom", "parallel_tool_calls"]
+    "type id call_id item_id index name arguments function tool_calls function_call delta message item items choices params msg content output tool "
+    "custom parallel_tool_calls".split()
 )
 payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=14)
 

@@ -24,9 +24,12 @@ def run(*fragments: Fragment, reason: str = "stop", **options: Any) -> list[Even
     return out + assembler.finish(reason)
 
 
-def calls(events: list[Event]) -> list[tuple[str | None, str, str, str]]:
+Seen = tuple[str | None, str, str, str]
+
+
+def calls(events: list[Event]) -> list[Seen]:
     """The calls as a client sees them, and a check that they came one at a time, numbered without a gap."""
-    out: list[tuple[str | None, str, str, str]] = []
+    out: list[Seen] = []
     begun: CallBegin | None = None
     text = ""
     for event in events:
@@ -48,8 +51,8 @@ def pieces(text: str, size: int = 3) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-EXPECTED = [("c1", "search", ONE, "ok"), ("c2", "read", TWO, "ok")]
-NO_IDS = [(None, "search", ONE, "ok"), (None, "read", TWO, "ok")]
+EXPECTED: list[Seen] = [("c1", "search", ONE, "ok"), ("c2", "read", TWO, "ok")]
+NO_IDS: list[Seen] = [(None, "search", ONE, "ok"), (None, "read", TWO, "ok")]
 
 
 def standard(first: int = 0, step: int = 1) -> list[Fragment]:
@@ -66,7 +69,7 @@ def interleaved() -> list[Fragment]:
     return out
 
 
-SHAPES: dict[str, tuple[list[Fragment], list[tuple[str | None, str, str, str]]]] = {
+SHAPES: dict[str, tuple[list[Fragment], list[Seen]]] = {
     "as OpenAI sends it": (standard(), EXPECTED),
     "index from 1": (standard(1), EXPECTED),
     "index with gaps": (standard(3, 4), EXPECTED),

@@ -15,7 +15,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from toolwire.config import BACKENDS, DEFAULT_MODELS, RANGES, SECTIONS, ConfigError, ModelSettings, ServerSettings, Settings, is_loopback
 
@@ -273,8 +274,9 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
     _know(backend.value, list(BACKENDS), f"{backend.where}: models.{name}", "backend", "")
     options: dict[str, Any] = {}
     secret: set[str] = set()
+    hints = _option_hints(backend.value) if any(entry.text for entry in table.values()) else {}
     for key, entry in table.items():
-        value = _guess(entry.value) if entry.text else entry.value
+        value = _read_option(entry.value, hints.get(key)) if entry.text else entry.value
         options[key], found = _resolve(value, entry, f"models.{name}.{key}", environ)
         if found:
             secret.add(key)
@@ -282,8 +284,23 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
     return ModelSettings(name, backend.value, options, frozenset(secret))
 
 
-def _guess(text: str) -> Any:
-    """An option's type is its backend's business; environment text that reads as a JSON list, object, number or boolean is taken as that."""
+def _option_hints(backend: str) -> dict[str, Any]:
+    """The types of the backend's options, from its own table."""
+    registry = _registry()
+    if registry is None or backend not in registry.BACKENDS:
+        return {}
+    module, options, _ = registry.BACKENDS[backend]
+    return get_type_hints(getattr(importlib.import_module(module), options))
+
+
+def _read_option(text: str, hint: Any) -> Any:
+    """Environment text as the option's type. Where that is a list, a table or unknown: JSON if it reads as JSON, else the text."""
+    kinds = {kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)} if get_origin(hint) in (Union, UnionType) else {hint}
+    if str in kinds or any(get_origin(kind) is Literal for kind in kinds):
+        return text
+    for kind in (bool, int, float):
+        if kind in kinds:
+            return _read_text(text, kind)
     if re.fullmatch(r"\s*(\[.*\]|\{.*\}|true|false|-?\d+(\.\d+)?)\s*", text, re.DOTALL):
         try:
             return json.loads(text)
@@ -292,10 +309,17 @@ def _guess(text: str) -> Any:
     return text
 
 
-def _check_options(name: str, backend: str, options: dict[str, Any], where: str) -> None:
+def _registry() -> Any:
+    """The table of backends; imported late, because it is the backends' and settings must be readable without them."""
     try:
-        registry = importlib.import_module("toolwire.backends.registry")
+        return importlib.import_module("toolwire.backends.registry")
     except ModuleNotFoundError:
+        return None
+
+
+def _check_options(name: str, backend: str, options: dict[str, Any], where: str) -> None:
+    registry = _registry()
+    if registry is None:
         return
     try:
         registry.check(backend, options)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.encode.order import TABLE, Close, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.encode.order import EMPTY_ARGUMENTS, TABLE, Close, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.ids import counting_ids
 
@@ -39,12 +39,12 @@ CASES: list[tuple[str, list[Event], str]] = [
     ("thoughts close when text begins", [Thought("t"), Text("a"), Finish()], "thought[t|] text[a|] stop"),
     ("a summary and raw thoughts are different items", [Thought("s", summary=True), Thought("t"), Finish()], "summary[s|] thought[t|] stop"),
     ("a call closes open text", [Text("a"), CallBegin(0, "f"), CallArgs(0, "{}"), CallEnd(0), Finish()], "text[a|] function:f[{}|] tool_calls"),
-    ("text behind a call is a new item", [CallBegin(0, "f"), CallArgs(0, "1"), CallEnd(0), Text("a"), Finish()], "function:f[1|] text[a|] tool_calls"),
+    ("text behind a call is a new item", [CallBegin(0, "f"), CallEnd(0), Text("a"), Finish()], "function:f[{}|] text[a|] tool_calls"),
     ("a call without arguments gets an empty object", [CallBegin(0, "f"), CallEnd(0), Finish()], "function:f[{}|] tool_calls"),
     ("empty arguments count as none", [CallBegin(0, "f"), CallArgs(0, ""), CallEnd(0), Finish()], "function:f[{}|] tool_calls"),
     ("a custom call without input stays empty", [CallBegin(0, "f", kind="custom"), CallEnd(0), Finish()], "custom:f[] tool_calls"),
     ("the end completes an open call", [CallBegin(0, "f"), Finish()], "function:f[{}|] tool_calls"),
-    ("the next call completes an open one", [CallBegin(0, "f"), CallBegin(1, "g"), CallEnd(1), Finish()], "function:f[{}|] function:g[{}|] tool_calls"),
+    ("the next call completes an open one", [CallBegin(0, "f"), CallBegin(1, "g"), Finish()], "function:f[{}|] function:g[{}|] tool_calls"),
     ("length leaves the open text incomplete", [Text("a"), Finish("length")], "text[a|]! length"),
     ("a filter leaves the open text incomplete", [Text("a"), Finish("content_filter")], "text[a|]! content_filter"),
     ("length is kept although there are calls", [CallBegin(0, "f"), CallArgs(0, '{"x'), Finish("length")], 'function:f[{"x|]! length'),
@@ -58,7 +58,8 @@ CASES: list[tuple[str, list[Event], str]] = [
         [CallBegin(0, "f"), CallArgs(0, '{"x'), CallEnd(0, "truncated"), Text("a"), Finish()],
         'function:f[{"x|] text[a|] tool_calls',
     ),
-    ("a truncated call gets no invented arguments", [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish()], "function:f[] tool_calls"),
+    ("a truncated call gets no invented arguments", [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish("length")], "function:f[]! length"),
+    ("whatever completes has arguments", [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish()], "function:f[{}|] tool_calls"),
     ("tool_calls without a call is a stop", [Text("a"), Finish("tool_calls")], "text[a|] stop"),
     ("a failure leaves the open item incomplete", [Text("a"), Failure("backend", "x")], "text[a|]! failure:backend"),
     ("a failed call gets no invented arguments", [CallBegin(0, "f"), Failure("timeout", "x")], "function:f[]! failure:timeout"),
@@ -116,7 +117,7 @@ def test_the_table_has_an_answer_for_every_state_and_symbol() -> None:
     assert len({frozenset(row) for row in TABLE.values()}) == 1
 
 
-texts = st.text(max_size=4)
+texts = st.text(st.characters(exclude_characters="{}"), max_size=4)  # braces only where the order itself fills in arguments
 indexes = st.integers(0, 2)
 wild_events: st.SearchStrategy[Event] = st.one_of(
     texts.map(Text),
@@ -127,8 +128,8 @@ wild_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(CallEnd, indexes, st.sampled_from(["ok", "truncated", "invalid"])),
     st.just(Usage(1, 1)),
 )
-ends: st.SearchStrategy[Event] = st.one_of(
-    st.sampled_from(["stop", "length", "tool_calls", "content_filter"]).map(Finish), st.just(Failure("backend", "x"))
+ends: st.SearchStrategy[Event] = (
+    st.sampled_from([Finish("stop"), Finish("length"), Finish("tool_calls"), Finish("content_filter"), Failure("backend", "x")])
 )
 
 
@@ -160,8 +161,8 @@ def test_every_character_is_sent_or_counted(events: list[Event], end: Event) -> 
     steps = order.feed([*events, end])
     sent = sum(len(step.text) for step in steps if isinstance(step, Delta))
     got = sum(len(getattr(event, "text", getattr(event, "delta", ""))) for event in events)
-    filled = sum(len(step.text) for step, after in zip(steps, steps[1:], strict=False) if isinstance(step, Delta) and isinstance(after, Close))
-    assert got <= sent + order.dropped.get("late", 0) <= got + filled
+    filled = sum(len(step.text) for step in steps if isinstance(step, Delta) and step.text == EMPTY_ARGUMENTS)
+    assert sent + order.dropped.get("late", 0) == got + filled
 
 
 @given(st.lists(st.one_of(wild_events, ends), max_size=20), st.data())

@@ -57,7 +57,9 @@ def test_events_are_given_as_soon_as_they_are_complete() -> None:
     assert reader.finish() == []
 
 
-pieces = st.sampled_from([b"data: x", b"data:", b"data", b"event: e", b": c", b"\n", b"\n\n", b"\r\n", b"\r", b"id: 1", b" ", "é😀".encode(), b"\xef\xbb\xbf"])
+pieces = st.sampled_from(
+    [b"data: x", b"data:", b"data", b"event: e", b": c", b"\n", b"\n\n", b"\r\n", b"\r", b"id: 1", b" ", "é😀".encode(), b"\xef\xbb\xbf"]
+)
 
 
 @given(st.lists(pieces, max_size=14).map(b"".join), st.data())
@@ -68,13 +70,19 @@ def test_how_the_bytes_are_cut_makes_no_difference(stream: bytes, data: st.DataO
 
 
 @pytest.mark.parametrize(
-    "stream", [b"data: " + b"x" * 100 + b"\n\n", b"data: xxxx\n" * 30, b"x" * 100, b": " + b"x" * 100 + b"\n\n"], ids=["line", "event", "partial", "comment"]
+    "stream",
+    [b"data: " + b"x" * 100 + b"\n\n", b"data: xxxx\n" * 30, b"x" * 100, b": " + b"x" * 100 + b"\n\n"],
+    ids=["line", "event", "partial", "comment"],
 )
 def test_an_event_over_the_limit_is_the_backends_failure(stream: bytes) -> None:
     for blocks in ([stream], [stream[at : at + 7] for at in range(0, len(stream), 7)]):
         with pytest.raises(ToolwireError) as caught:
             read(*blocks, limit=64)
         assert caught.value.failure.kind == "backend"
+
+
+def test_a_byte_order_mark_counts_only_at_the_start() -> None:
+    assert read(b"data: a\n\n", b"\xef\xbb\xbfdata: b\n\n") == [b"a"]
 
 
 def test_many_events_under_the_limit_pass_it_together() -> None:

@@ -236,15 +236,17 @@ class ChatBody:
         calls: list[dict[str, Any]] = []
         for item, parts in items:
             text = joined(parts)
-            if item.kind in CALL_KINDS:
+            if item.kind in CALL_KINDS and self._choices.legacy:
+                message["function_call"] = {"name": item.name, "arguments": text}
+            elif item.kind in CALL_KINDS:
                 calls.append(_call(item, text))
             else:
                 field = DELTA_FIELDS[item.kind]
                 message[field] = (message.get(field) or "") + text
-        if calls and self._choices.legacy:
-            message["function_call"] = calls[0]["function"]
-        elif calls:
+        if calls:
             message["tool_calls"] = calls
+        elif message["refusal"] is None and message["content"] is None and "function_call" not in message:
+            message["content"] = ""  # an empty answer is a text, as the role chunk of the stream says
         return message
 
 

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from toolwire.encode.sse import scrub
 from toolwire.errors import KINDS
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
 from toolwire.ids import IdFactory
@@ -121,7 +122,7 @@ class Order:
         self._item = Item("text", -1)
         self._items = 0
         self._source = -1  # the backend's index of the open call
-        self._bare = False  # the open call has no arguments yet and should get some
+        self._bare = False  # the open call has no arguments yet
 
     @property
     def ended(self) -> bool:
@@ -165,12 +166,8 @@ class Order:
             case CallBegin():
                 return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
             case CallEnd(index, status):
-                if index != self._source:
-                    return "nothing", ""
-                if status == "truncated":  # stays open: how it closes depends on what ends the run
-                    self._bare = False
-                    return "nothing", ""
-                return "end", ""
+                # A truncated call stays open: how it closes depends on what ends the run.
+                return ("end" if index == self._source and status != "truncated" else "nothing"), ""
             case Usage():
                 self.usage = event
             case Dropped(kind, count):
@@ -202,7 +199,7 @@ class Order:
 
     def _opened(self, event: Event) -> Item:
         if isinstance(event, CallBegin):
-            self._item = Item(event.kind, self._items, self.calls, event.id or self._ids("call_"), event.name)
+            self._item = Item(event.kind, self._items, self.calls, scrub(event.id) if event.id else self._ids("call_"), scrub(event.name))
             self.calls += 1
             self._enter(event.kind, event.index)
             self._bare = True

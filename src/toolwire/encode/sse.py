@@ -28,7 +28,7 @@ json_bytes = msgspec.json.Encoder().encode
 
 def scrub(text: str) -> str:
     """The text as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def encode(value: Any) -> bytes:
@@ -98,6 +98,11 @@ class SseReader:
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
         """The events that this block completes. Raises `ToolwireError` of kind `backend` when an event outgrows the limit."""
+        if block[:6] == b"data: " and block[-2:] == b"\n\n" and self._at_rest() and b"\r" not in block and len(block) <= self._limit:
+            whole_events = block[6:-2].split(b"\n\ndata: ")
+            if block.count(b"\n") == 2 * len(whole_events):  # the usual read: whole events, each one line of data
+                self._head = None
+                return list(whole_events)
         if self._head is not None:
             block = self._behind_mark(block)
         if self._after_cr and block:
@@ -139,6 +144,10 @@ class SseReader:
         self._partial_size = 0
         self._dispatch(events)
         return events
+
+    def _at_rest(self) -> bool:
+        """Nothing is pending; the first block may begin with data as well as with a byte order mark."""
+        return not (self._partial or self._data or self._name or self._head or self._after_cr)
 
     def _behind_mark(self, block: bytes) -> bytes:
         head = (self._head or b"") + block

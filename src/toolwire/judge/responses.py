@@ -186,7 +186,7 @@ class ResponsesJudge:
         self._findings.check(item.get("status") != "in_progress", "status", f"item {index} is done but still in_progress")
         lost = "status" in opened.item and "status" not in item
         self._findings.check(not lost, "status", f"item {index} loses its status")
-        if text is not None and opened.is_call:
+        if text is not None and opened.is_call and item["type"] == opened.item["type"]:
             self._same_text(item[text.channel.field], text, f"item {index}")
             self._judge_call(item, text)
         for key, parts in opened.lists.items():

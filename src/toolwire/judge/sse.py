@@ -34,7 +34,8 @@ def split_sse(raw: bytes | str) -> tuple[list[Frame], list[Problem]]:
     else:
         text = raw
     frames: list[Frame] = []
-    for block, ended in _blocks(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")):
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for block, ended in _blocks(lines if lines[-1] else lines[:-1]):
         position = len(frames)
         frame, faults = _read(block)
         problems += [Problem("sse_syntax", fault, position) for fault in faults]

@@ -1,7 +1,8 @@
-"""Judges for answers of an OpenAI-compatible endpoint: OpenAI's own schema, the official SDK's types, the official SDK as a client, and the order judge.
+"""Judges for answers of an OpenAI-compatible endpoint: OpenAI's schema, the official SDK's types, the SDK as a client, and the order judge.
 
-No judge sees everything. The schema misses extra keys and order; the SDK's types miss order; the SDK's accumulators forgive much; the order judge knows only
-what its tables say. `Judge` asks all of them. Needs the `openai` package, imported on first use, and for the schema a copy of OpenAI's OpenAPI file.
+No judge sees everything. The schema misses extra keys and order; the SDK's types miss order; the SDK's accumulators forgive much; the order judge
+knows only what its tables say. `Judge` asks all of them. Needs the `openai` package, imported on first use, and for the schema a copy of OpenAI's
+OpenAPI file.
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ class OpenApiJudge:
     def body(self, body: dict[str, Any], api: Api) -> list[Problem]:
         return self.validate(body, "CreateChatCompletionResponse") if api == "chat" else self.validate(_without_null_description(body), "Response")
 
-    def error(self, body: dict[str, Any]) -> list[Problem]:
-        return self.validate(body, "ErrorResponse")
+    def error(self, body: dict[str, Any], position: int = -1) -> list[Problem]:
+        return self.validate(body, "ErrorResponse", position)
 
     def _frame(self, frame: dict[str, Any], api: Api, position: int) -> list[Problem]:
+        if api == "chat" and "error" in frame:
+            return self.error(frame, position)
         if api == "chat":
-            return self.error(frame) if "error" in frame else self.validate(_plain_chunk(frame), "CreateChatCompletionStreamResponse", position)
+            return self.validate(_plain_chunk(frame), "CreateChatCompletionStreamResponse", position)
         schema = self._events.get(str(frame.get("type")))
         if schema is None:
             return [Problem("openapi", f"no event is named {frame.get('type')!r}", position)]
@@ -245,7 +248,9 @@ class ReplayJudge:
         self._status, self._answer, self._type = 200, raw, "text/event-stream"
         if api == "chat":
             with self._client.chat.completions.stream(model="judge", messages=[]) as stream:
-                return stream.get_final_completion().to_dict(warnings=False)
+                stream.until_done()
+                # not the parsed completion, which the SDK refuses to make of an answer that was cut
+                return _as_sent(stream.current_completion_snapshot)
         last = None
         for event in self._client.responses.create(model="judge", input="", stream=True):
             last = event
@@ -253,17 +258,17 @@ class ReplayJudge:
         if response is None:
             raise RuntimeError("the SDK saw no terminal event")
         if response.status != "completed":
-            final: dict[str, Any] = response.to_dict(warnings=False)
-            return final
+            return _as_sent(response)
         with self._client.responses.stream(model="judge", input="") as accumulated:
-            return accumulated.get_final_response().to_dict(warnings=False)
+            return _as_sent(accumulated.get_final_response())
 
     def stream(self, raw: bytes, api: Api) -> list[Problem]:
         from openai import APIError
 
         folded = fold(raw, api)
+        view = _completion_view if api == "chat" else _response_view
         try:
-            final = self.final(raw, api)
+            held, due = view(self.final(raw, api)), view(folded)
         except APIError as error:
             failure = folded.get("error")
             told = failure.get("message") if api == "chat" and isinstance(failure, dict) else None
@@ -272,20 +277,19 @@ class ReplayJudge:
             return [Problem("replay", f"the SDK raises {type(error).__name__}: {error}")]
         if api == "chat" and "error" in folded:
             return [Problem("replay", "the SDK does not see the error")]
-        view = _completion_view if api == "chat" else _response_view
-        held, due = view(final), view(folded)
-        return [Problem("replay", f"{key}: the SDK holds {held[key]!r}, the stream says {due[key]!r}"[:400]) for key in due if held[key] != due[key]]
+        differing = [key for key in due if held.get(key) != due[key]]
+        return [Problem("replay", f"{key}: the SDK holds {held.get(key)!r}, the stream says {due[key]!r}"[:400]) for key in differing]
 
     def body(self, body: dict[str, Any], api: Api) -> list[Problem]:
         self._status, self._answer, self._type = 200, json.dumps(body).encode(), "application/json"
         try:
             if api == "chat":
-                held = self._client.chat.completions.create(model="judge", messages=[]).to_dict(warnings=False)
+                held = _as_sent(self._client.chat.completions.create(model="judge", messages=[]))
             else:
-                held = self._client.responses.create(model="judge", input="").to_dict(warnings=False)
+                held = _as_sent(self._client.responses.create(model="judge", input=""))
         except Exception as error:
             return [Problem("replay", f"the SDK raises {type(error).__name__}: {error}")]
-        return [] if held == body else [Problem("replay", "the SDK holds another body than was sent")]
+        return [] if held == _unparsed(body) else [Problem("replay", "the SDK holds another body than was sent")]
 
     def error(self, status: int, body: dict[str, Any]) -> list[Problem]:
         from openai import APIStatusError
@@ -301,29 +305,34 @@ class ReplayJudge:
         return [Problem("replay", "the SDK takes the error for an answer")]
 
 
+def _as_sent(model: Any) -> dict[str, Any]:
+    """An object of the SDK as plain data, without what the SDK adds to it."""
+    return typing.cast("dict[str, Any]", _unparsed(model.to_dict(warnings=False)))
+
+
+def _unparsed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unparsed(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _unparsed(entry) for key, entry in value.items() if key not in ("parsed", "parsed_arguments")}
+    return value
+
+
 def _completion_view(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a completion that a client acts on, without what the SDK adds to them."""
+    """The parts of a completion that a client acts on."""
     view: dict[str, Any] = {key: completion.get(key) for key in ("id", "created", "model", "usage")}
     for choice in completion.get("choices") or []:
         message, index = choice["message"], choice["index"]
         for key in ("role", "content", "refusal", "reasoning_content", "function_call"):
-            view[f"choice {index} {key}"] = _own(message.get(key))
-        view[f"choice {index} calls"] = [_own(call) for call in message.get("tool_calls") or []]
+            view[f"choice {index} {key}"] = message.get(key)
+        calls = message.get("tool_calls") or []
+        view[f"choice {index} calls"] = [{key: value for key, value in call.items() if key != "index" and value is not None} for call in calls]
         view[f"choice {index} finish_reason"] = choice.get("finish_reason")
     return view
 
 
 def _response_view(response: Mapping[str, Any]) -> dict[str, Any]:
-    view = {key: response.get(key) for key in ("id", "created_at", "model", "status", "error", "incomplete_details", "usage")}
-    return {**view, "output": _own(response.get("output"))}
-
-
-def _own(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_own(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: _own(entry) for key, entry in value.items() if key not in ("parsed", "parsed_arguments", "index")}
-    return value
+    return {key: response.get(key) for key in ("id", "created_at", "model", "status", "error", "incomplete_details", "usage", "output")}
 
 
 # --- all together ------------------------------------------------------------------------------------------------------------------------------

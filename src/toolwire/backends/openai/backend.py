@@ -1,0 +1,222 @@
+"""The connection to an OpenAI-compatible server.
+
+- One pool of connections per event loop, made when first used and shared by all models; no cookies, no redirects, no proxies unless asked for.
+- One batch of events per network read.
+- Closing the iterator closes the connection at once, so that the server stops generating.
+- A pooled connection that the server has closed in the meantime is tried again once, on a fresh connection, as long as no answer has begun.
+- A client that does not stream gets the answer in one upstream body, which costs less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from yarl import URL
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.openai.failures import http_failure, transport_failure
+from toolwire.backends.openai.options import OpenAIOptions
+from toolwire.backends.openai.read import AnswerReader
+from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS, render
+from toolwire.encode.sse import encode
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+from toolwire.turn import Turn
+
+USER_AGENT = "toolwire"
+END_MARK_S = 5.0
+"""How long usage and the end mark are awaited once the finish reason has come."""
+READY_S = 2.0
+BODY_LIMIT = 64 * 1024 * 1024
+ERROR_BODY_LIMIT = 64 * 1024
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+_STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
+class OpenAIBackend:
+    """One configured model at an OpenAI-compatible server. `options` is the model's table; a bad one raises `ValueError`."""
+
+    def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:
+        self.id = id
+        self.options = options if isinstance(options, OpenAIOptions) else OpenAIOptions.parse(options)
+        self.model = self.options.model or id
+        base = self.options.base_url.rstrip("/")
+        self._chat_url = URL(base + "/chat/completions")
+        self._models_url = URL(base + "/models")
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
+        if self.options.api_key:
+            self._headers["Authorization"] = f"Bearer {self.options.api_key}"
+        self._headers.update(self.options.headers)
+        self._secrets = tuple(filter(None, (self.options.api_key, *self.options.headers.values())))
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=self.options.connect_timeout_s, sock_read=self.options.timeout_s)
+        self._pool: _Pool | None = None
+
+    @property
+    def strategy(self) -> Strategy:
+        return "emulated" if self.options.tools == "emulated" else "native"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        native = self.strategy == "native"
+        return Capabilities(
+            tools=native,
+            tool_choice=native,
+            parallel=native,
+            custom_tools=native,
+            schema=True,
+            images=True,
+            reasoning=True,
+            fields=PASSED_ON | TOOL_FIELDS if native else PASSED_ON,
+        )
+
+    async def run(self, turn: Turn) -> AsyncIterator[Batch]:
+        """Runs the turn; ends with exactly one `Finish` or `Failure`."""
+        body = encode(render(turn, self.model, self.options))
+        reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            response = await self._post(body)
+            if response.status != 200:
+                yield [await self._refused(response)]
+            elif turn.stream or _is_stream(response):
+                async for batch in _read_stream(response, reader):
+                    yield batch
+            else:
+                yield reader.read_body(await _read_body(response))
+        except (*_BROKEN, ToolwireError) as error:
+            if not reader.ended:
+                yield reader.fail(transport_failure(error, started=response is not None))
+        finally:
+            if response is not None:
+                response.release() if response.content.at_eof() else response.close()
+
+    async def ready(self) -> bool:
+        """Whether the server answers and takes the key; it is not asked to generate anything."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=READY_S)
+            session = self._session()
+            async with session.get(self._models_url, headers=self._headers, timeout=timeout, allow_redirects=False) as response:
+                return response.status < 500 and response.status not in (401, 403)
+        except _BROKEN:
+            return False
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.leave(self)
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._pool is None or not self._pool.usable():
+            self._pool = _pool(self.options.proxy_from_env)
+            self._pool.users.add(self)
+        return self._pool.session
+
+    async def _post(self, body: bytes) -> aiohttp.ClientResponse:
+        trace = SimpleNamespace(reused=False)
+        try:
+            return await self._send(body, trace)
+        except _STALE:
+            if not trace.reused:
+                raise
+        return await self._send(body, SimpleNamespace(reused=False))
+
+    async def _send(self, body: bytes, trace: SimpleNamespace) -> aiohttp.ClientResponse:
+        return await self._session().post(
+            self._chat_url, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False, trace_request_ctx=trace
+        )
+
+    async def _refused(self, response: aiohttp.ClientResponse) -> Failure:
+        try:
+            async with asyncio.timeout(END_MARK_S):
+                body = await response.content.read(ERROR_BODY_LIMIT)
+                while len(body) < ERROR_BODY_LIMIT and (more := await response.content.read(ERROR_BODY_LIMIT)):
+                    body += more
+        except _BROKEN:
+            body = b""
+        return http_failure(response.status, response.headers, body, self._secrets)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _is_stream(response: aiohttp.ClientResponse) -> bool:
+    return response.content_type == "text/event-stream"
+
+
+async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader) -> AsyncIterator[Batch]:
+    if response.content_type == "application/json":  # asked for a stream, got a body
+        yield reader.read_body(await _read_body(response))
+        return
+    read = response.content.readany
+    while not reader.ended:
+        try:
+            if reader.finishing:
+                async with asyncio.timeout(END_MARK_S):
+                    block = await read()
+            else:
+                block = await read()
+        except _BROKEN:
+            if not reader.finishing:
+                raise
+            block = b""
+        batch = reader.feed(block) if block else reader.finish()
+        if batch:
+            yield batch
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    blocks: list[bytes] = []
+    size = 0
+    while block := await response.content.readany():
+        blocks.append(block)
+        size += len(block)
+        if size > BODY_LIMIT:
+            raise ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
+    return b"".join(blocks)
+
+
+# --- the pool ----------------------------------------------------------------------------------------------------------------------------------
+
+
+class _Pool:
+    """The connections of one event loop. It closes with the last model that uses it."""
+
+    def __init__(self, proxy_from_env: bool) -> None:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_mark_reused)
+        self.loop = asyncio.get_running_loop()
+        self.users: set[OpenAIBackend] = set()
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=proxy_from_env,
+            trace_configs=[trace],
+        )
+
+    def usable(self) -> bool:
+        return not self.session.closed and self.loop is asyncio.get_running_loop()
+
+    async def leave(self, backend: OpenAIBackend) -> None:
+        self.users.discard(backend)
+        if not self.users:
+            await self.session.close()
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, _Pool]] = WeakKeyDictionary()
+
+
+def _pool(proxy_from_env: bool) -> _Pool:
+    pools = _pools.setdefault(asyncio.get_running_loop(), {})
+    pool = pools.get(proxy_from_env)
+    if pool is None or pool.session.closed:
+        pool = pools[proxy_from_env] = _Pool(proxy_from_env)
+    return pool
+
+
+async def _mark_reused(session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams) -> None:
+    context.trace_request_ctx.reused = True

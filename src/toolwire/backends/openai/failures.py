@@ -1,0 +1,180 @@
+"""What can go wrong at an upstream → one `Failure`. The tables decide; the message is one line that holds no secret.
+
+An upstream's own words are passed on where they help the person at the client, which is what it says of the request. What it says of credentials
+stays here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+
+MESSAGE_LIMIT = 500
+
+STATUS_KINDS: dict[int, str] = {
+    400: "invalid_request",
+    401: "backend_auth",
+    402: "quota",
+    403: "backend_auth",
+    404: "backend",
+    408: "timeout",
+    409: "backend",
+    413: "body_too_large",
+    422: "invalid_request",
+    429: "rate_limit",
+}
+"""Other 4xx are `invalid_request`, the rest is `backend`."""
+
+CODE_KINDS: dict[str, str] = {
+    "context_length_exceeded": "context_length",
+    "exceed_context_size_error": "context_length",
+    "content_filter": "content_filter",
+    "content_policy_violation": "content_filter",
+    "insufficient_quota": "quota",
+    "rate_limit_exceeded": "rate_limit",
+    "rate_limit_error": "rate_limit",
+    "model_not_found": "model_not_found",
+    "invalid_api_key": "backend_auth",
+    "authentication_error": "backend_auth",
+    "invalid_request_error": "invalid_request",
+    "overloaded_error": "overloaded",
+}
+CONTEXT_LENGTH = re.compile(
+    r"context[ _](?:length|window|size)|maximum (?:context|sequence|prompt) length|(?:too many|exceeds?).{0,40}tokens|prompt is too long",
+    re.IGNORECASE,
+)
+UNKNOWN_MODEL = re.compile(
+    r"\bmodel\b.{0,80}(?:not (?:be )?found|does not exist|doesn't exist|unknown|not loaded)|(?:unknown|no such) model", re.IGNORECASE
+)
+_MARKUP = re.compile(r"<[^>]*>|\s+")
+_KEY = re.compile(r"\b(?:sk|pk|key|gsk|xai|hf)[-_][A-Za-z0-9_\-*]{8,}")
+
+OWN_WORDS: dict[str, str] = {
+    "backend_auth": "The upstream server did not accept the gateway's credentials.",
+    "quota": "The upstream account has no quota left.",
+}
+
+
+def http_failure(status: int, headers: Mapping[str, str], body: bytes, secrets: tuple[str, ...] = ()) -> Failure:
+    """The failure that an HTTP answer other than 200 means."""
+    if 300 <= status < 400:
+        return Failure("backend", f"The upstream server answered with a redirect (HTTP {status}), which is not followed. Check base_url.")
+    error = _error_in(body)
+    words = _words(error, body)
+    kind = _kind(status, error, words)
+    if kind == "backend" and status == 404:
+        return Failure("backend", "The upstream server does not know this address (HTTP 404). Check base_url.")
+    retry = _retry_after(headers) if status in (429, 503) else None
+    return _failure(kind, words, error, f"HTTP {status}", retry, secrets)
+
+
+def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
+    """The failure that an error object inside a stream, or in a body with status 200, means."""
+    found: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": str(error)}
+    code = found.get("code")
+    status = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else 500
+    words = _words(found, b"")
+    return _failure(_kind(status, found, words), words, found, "while streaming", None, secrets)
+
+
+def transport_failure(error: BaseException, started: bool) -> Failure:
+    """The failure that a broken connection means; `started`: the answer had begun."""
+    if isinstance(error, ToolwireError):
+        return error.failure
+    if isinstance(error, asyncio.TimeoutError):
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return Failure("backend_unavailable", "The upstream server could not be reached in time.")
+        return Failure("timeout", "The upstream server sent nothing for too long.")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
+        return Failure("backend_unavailable", "The upstream server's TLS certificate or handshake was not accepted.")
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return Failure("backend_unavailable", "The upstream server's name could not be resolved.")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Failure("backend_unavailable", "The upstream server could not be reached.")
+    if started or isinstance(error, aiohttp.ClientPayloadError):
+        return Failure("backend_cut", "The upstream server's answer broke off before it was complete.")
+    if isinstance(error, aiohttp.ClientConnectionError | OSError):
+        return Failure("backend_unavailable", "The upstream server closed the connection without an answer.")
+    return Failure("backend", "The upstream server did not speak HTTP as expected.")
+
+
+def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
+    for key in ("code", "type"):
+        kind = CODE_KINDS.get(str(error.get(key)))
+        if kind in ("context_length", "content_filter", "quota", "model_not_found", "overloaded") or (kind and status == 500):
+            if kind == "invalid_request" and CONTEXT_LENGTH.search(words):
+                return "context_length"
+            return kind
+    if status in (400, 413, 422, 500) and CONTEXT_LENGTH.search(words):
+        return "context_length"
+    if status in (400, 404) and UNKNOWN_MODEL.search(words):
+        return "model_not_found"
+    return STATUS_KINDS.get(status, "invalid_request" if 400 <= status < 500 else "backend")
+
+
+def _failure(kind: str, words: str, error: Mapping[str, Any], where: str, retry: float | None, secrets: tuple[str, ...]) -> Failure:
+    param, code = error.get("param"), error.get("code")
+    if kind in OWN_WORDS:
+        return Failure(kind, f"{OWN_WORDS[kind][:-1]} ({where}).", retry_after_s=retry)
+    if not words:
+        message = f"The upstream server refused the request ({where})." if kind == "invalid_request" else f"The upstream server failed ({where})."
+    else:
+        message = words if kind in ("invalid_request", "context_length", "content_filter", "model_not_found") else f"Upstream ({where}): {words}"
+    for secret in secrets:
+        message = message.replace(secret, "…") if secret else message
+    message = _KEY.sub("…", message)
+    if len(message) > MESSAGE_LIMIT:
+        message = message[: MESSAGE_LIMIT - 1] + "…"
+    keep = kind == "invalid_request"
+    return Failure(kind, message, str(param) if isinstance(param, str) else None, code if keep and isinstance(code, str) else None, retry)
+
+
+def _error_in(body: bytes) -> Mapping[str, Any]:
+    """The error object of a body, in the shapes servers use: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or a list of one."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, dict):
+        return {}
+    error = value.get("error", value)
+    if isinstance(error, dict):
+        return error
+    return {"message": error}
+
+
+def _words(error: Mapping[str, Any], body: bytes) -> str:
+    """The upstream's message on one line. A page of HTML is reduced to its text."""
+    message = next((error[key] for key in ("message", "detail", "msg", "error") if error.get(key)), None)
+    if message is None and not error:
+        text = body[:4096].decode("utf-8", "replace")
+        text = re.sub(r"(?is)<(script|style)\b.*?</\1>", " ", text)
+        message = _MARKUP.sub(" ", text)
+    if message is not None and not isinstance(message, str):
+        message = json.dumps(message, ensure_ascii=False)
+    return " ".join((message or "").split())
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """`Retry-After` in seconds; a date is read as the time from the server's own `Date`."""
+    for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "").strip()
+        if re.fullmatch(r"\d+(\.\d+)?", value):
+            return float(value) * factor
+    try:
+        until, now = parsedate_to_datetime(headers.get("retry-after", "")), parsedate_to_datetime(headers.get("date", ""))
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,248 @@
+"""The upstream's bytes → events. Streams and whole bodies take the same way through the same assembler.
+
+Rules:
+  - Only choice 0 counts. Empty texts are nothing. `reasoning_content` and `reasoning` are the same thing under two names.
+  - What is said while a call's arguments are still open comes out behind the call: an encoder can have only one of them open.
+  - The end: a finish reason, or `[DONE]` after a whole answer. A stream that ends otherwise has been cut, which is a failure, never `stop`.
+  - A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure: something of the answer is lost.
+"""
+
+from __future__ import annotations
+
+from toolwire.assemble import NOT_JSON, CallAssembler, Fragment
+from toolwire.backends.openai.custom import InputDecoder
+from toolwire.backends.openai.failures import stream_failure
+from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, parse, parse_any, usage_of
+from toolwire.encode.sse import SseEvent, SseReader
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
+from toolwire.turn import Turn
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    **dict.fromkeys(("stop", "completed", "complete", "finished", "done", "halt", "cancelled", "end_turn", "eos", "stop_sequence"), "stop"),
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_output_tokens", "model_length", "token_limit", "token_limit_reached", "max_tokens_reached"), "length"
+    ),
+    **dict.fromkeys(("truncated", "context_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("tool_calls", "tool_call", "tool_use", "tool_completion", "tool_execution", "requires_tool"), "tool_calls"),
+    **dict.fromkeys(("function_call", "function_calls", "function_execution"), "tool_calls"),
+    **dict.fromkeys(
+        ("content_filter", "filtered", "safety", "safety_filter", "moderation", "policy_filter", "recitation", "refusal"), "content_filter"
+    ),
+}
+"""Words that servers use, in lower case. `error` is a failure; any other word means that the answer ended, `stop`."""
+
+
+# --- the reader --------------------------------------------------------------------------------------------------------------------------------
+
+
+class AnswerReader:
+    """Reads one answer. `feed` takes a stream's bytes, `read_body` a whole body, `finish` says that no more comes. After `ended` nothing follows."""
+
+    def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
+        self.ended = False
+        self._sse = SseReader()
+        self._calls = CallAssembler(cumulative, frozenset(tool.name for tool in turn.tools) or None)
+        self._custom = {tool.name for tool in turn.tools if tool.kind == "custom"}
+        self._decoders: dict[int, InputDecoder] = {}
+        self._secrets = secrets
+        self._reason = ""
+        self._usage: Usage | None = None
+        self._behind: list[Event] = []  # said while a call was open
+        self._said = self._broken = False
+
+    @property
+    def finishing(self) -> bool:
+        """Whether the finish reason has come, so that only usage and the end mark are awaited."""
+        return bool(self._reason)
+
+    def feed(self, block: bytes) -> list[Event]:
+        return self._read(self._sse.feed(block))
+
+    def finish(self) -> list[Event]:
+        """The stream ended, with or without its end mark."""
+        out = self._read(self._sse.finish())
+        if not self.ended:
+            out += (
+                self._end() if self._reason else self.fail(Failure("backend_cut", "The upstream server's answer broke off before it was complete."))
+            )
+        return out
+
+    def read_body(self, body: bytes) -> list[Event]:
+        """The whole answer in one body."""
+        out: list[Event] = []
+        try:
+            chunk = parse_any(body)
+        except ValueError:
+            return self.fail(Failure("backend", "The upstream server's answer is not JSON."))
+        if chunk.error is None and not chunk.choices:
+            return self.fail(Failure("backend", "The upstream server's answer holds no choices."))
+        self._take(chunk, out)
+        return out if self.ended else out + self._end()
+
+    def _read(self, frames: list[bytes | SseEvent]) -> list[Event]:
+        out: list[Event] = []
+        for frame in frames:
+            if self.ended:
+                break
+            data = frame.data if isinstance(frame, SseEvent) else frame
+            try:
+                chunk = decode(data)
+                choices = chunk.choices
+                if choices is None and chunk.usage is None and chunk.error is None:
+                    chunk = parse(data)  # an error in a shape of its own, or nothing
+                if choices and len(choices) == 1 and chunk.usage is None and chunk.error is None and not self._calls.calls:
+                    choice = choices[0]  # the hot path: a piece of text
+                    delta = choice.delta
+                    if delta is not None and delta.content and choice.finish_reason is None and delta.tool_calls is None and choice.index == 0:
+                        if not delta.reasoning_content and not delta.reasoning and not delta.refusal and delta.function_call is None:
+                            self._said = True
+                            out.append(Text(delta.content))
+                            continue
+                self._take(chunk, out)
+            except ODD:
+                self._odd(data, isinstance(frame, SseEvent) and frame.name == "error", out)
+        return out
+
+    def _odd(self, data: bytes, is_error: bool, out: list[Event]) -> None:
+        """A frame that the typed decoder does not take."""
+        data = data.strip()
+        if data == b"[DONE]":
+            out += self._done()
+        elif data[:1] in (b"{", b"["):
+            try:
+                self._take(parse(data), out)
+            except ValueError:
+                out += self.fail(Failure("backend", "The upstream server sent a chunk that is not whole JSON."))
+        elif is_error and data:
+            out += self.fail(stream_failure(data.decode("utf-8", "replace"), self._secrets))
+
+    # --- one chunk ----------------------------------------------------------------------------------------------------------------------------
+
+    def _take(self, chunk: Chunk, out: list[Event]) -> None:
+        if chunk.error:
+            out += self.fail(stream_failure(chunk.error, self._secrets))
+            return
+        if chunk.usage is not None:
+            self._usage = usage_of(chunk.usage) or self._usage
+        for choice in chunk.choices or ():
+            if choice.index != 0:
+                continue
+            whole = choice.delta is None and choice.message is not None
+            delta = choice.message if whole else choice.delta
+            if delta is not None:
+                self._take_delta(delta, whole, out)
+            word = choice.finish_reason
+            if word and not self._reason and word not in ("null", "none"):
+                self._close(word, out)
+
+    def _take_delta(self, delta: Delta, whole: bool, out: list[Event]) -> None:
+        thought = delta.reasoning_content or delta.reasoning
+        if thought:
+            self._say(Thought(thought), out)
+        if delta.content:
+            self._say(Text(delta.content), out)
+        if delta.refusal:
+            self._say(Refusal(delta.refusal), out)
+        entries = delta.tool_calls
+        if entries:
+            alone = len(entries) == 1
+            for at, entry in enumerate(entries):
+                self._call(_fragment(entry, whole, None if alone else at), out)
+        if delta.function_call is not None:
+            function = delta.function_call
+            self._call(Fragment(None, None, function.name, function.arguments, complete=whole), out)
+
+    def _say(self, event: Event, out: list[Event]) -> None:
+        self._said = True
+        if self._calls.open:
+            self._pass(self._calls.settle(), out)
+            if self._calls.open:
+                self._behind.append(event)
+                return
+        out.append(event)
+
+    def _call(self, fragment: Fragment, out: list[Event]) -> None:
+        self._pass(self._calls.add(fragment), out)
+        if self._behind:
+            self._pass(self._calls.settle(), out)
+            if not self._calls.open:
+                out += self._behind
+                self._behind.clear()
+
+    def _pass(self, events: list[Event], out: list[Event]) -> None:
+        """Hands the assembler's events on; the wrapped calls of custom tools are unwrapped."""
+        if not self._custom:
+            out += events
+            return
+        for event in events:
+            if isinstance(event, CallBegin) and event.name in self._custom and event.kind == "function":
+                self._decoders[event.index] = InputDecoder()
+                out.append(CallBegin(event.index, event.name, event.id, "custom"))
+            elif isinstance(event, CallArgs) and event.index in self._decoders:
+                text = self._decoders[event.index].feed(event.delta)
+                if text:
+                    out.append(CallArgs(event.index, text))
+            elif isinstance(event, CallEnd) and event.index in self._decoders:
+                decoder = self._decoders.pop(event.index)
+                text = decoder.finish()
+                if text:
+                    out.append(CallArgs(event.index, text))
+                repaired = event.status == "invalid" and not decoder.started  # the bare input instead of the wrapped one
+                out.append(CallEnd(event.index, "repaired", event.issues) if repaired else event)
+            else:
+                out.append(event)
+
+    # --- the end ------------------------------------------------------------------------------------------------------------------------------
+
+    def _close(self, word: str, out: list[Event]) -> None:
+        """A finish reason has come: every call is over. Usage may still follow."""
+        self._reason = word.strip().lower()
+        if self._reason == "error":
+            out += self.fail(Failure("backend", "The upstream server reported an error and ended its answer."))
+            return
+        self._end_calls(out)
+
+    def _end_calls(self, out: list[Event]) -> None:
+        ends = self._calls.finish(self._finish_reason())
+        self._broken = any(isinstance(event, CallEnd) and NOT_JSON in event.issues for event in ends)
+        self._pass(ends, out)
+        out += self._behind
+        self._behind.clear()
+
+    def _finish_reason(self) -> FinishReason:
+        reason = FINISH_REASONS.get(self._reason, "stop")
+        return "stop" if reason == "tool_calls" and not self._calls.calls else reason
+
+    def _done(self) -> list[Event]:
+        """The end mark. Without a finish reason the answer itself must show that it is whole."""
+        out: list[Event] = []
+        if not self._reason:
+            self._close("tool_calls" if self._calls.calls else "stop", out)
+            if self._broken or not (self._said or self._calls.calls):
+                return self.fail(Failure("backend_cut", "The upstream server ended its answer before it was complete."))
+        return out + self._end()
+
+    def _end(self) -> list[Event]:
+        out: list[Event] = []
+        if not self._reason:
+            self._close("stop", out)
+        elif self._calls.open:  # a call behind the finish reason
+            self._end_calls(out)
+        if self._usage is not None:
+            out.append(self._usage)
+        self.ended = True
+        return [*out, Finish(self._finish_reason())]
+
+    def fail(self, failure: Failure) -> list[Event]:
+        self.ended = True
+        return [failure] if self._usage is None else [self._usage, failure]
+
+
+def _fragment(entry: ToolCall, whole: bool, position: int | None) -> Fragment:
+    function = entry.function
+    if function is not None:
+        arguments = function.arguments if function.arguments is not None else entry.arguments
+        return Fragment(entry.index, entry.id, function.name or entry.name, arguments, "function", whole, None, position)
+    if entry.custom is not None:
+        return Fragment(entry.index, entry.id, entry.custom.name, entry.custom.input, "custom", whole, None, position)
+    return Fragment(entry.index, entry.id, entry.name, entry.arguments, "function", whole, None, position)

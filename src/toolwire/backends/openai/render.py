@@ -1,0 +1,221 @@
+"""Turn → the body of a chat completions request, exactly as OpenAI defines it.
+
+- Instructions come first. A run of assistant items becomes one message: its text, then its calls; what it said behind a call joins the same
+  message, because a tool's answer must follow the calls directly.
+- Tool answers hold text only; their images follow in a user message.
+- `tool_choice` that allows some tools sends only those. `n` is never sent: the pipeline runs a turn n times.
+- A field that the client did not send is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolwire.backends.openai.custom import wrap_input, wrap_tool
+from toolwire.backends.openai.options import OpenAIOptions
+from toolwire.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+
+Body = dict[str, Any]
+
+SAMPLING_FIELDS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "verbosity")
+"""Fields of `turn.Sampling` that have the same name on the wire."""
+
+EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+PASSED_ON = frozenset(
+    {
+        *("model", "messages", "input", "instructions", "stream", "stream_options", "n", "user", "stop"),
+        *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "verbosity"),
+        *("max_tokens", "max_completion_tokens", "max_output_tokens", "reasoning_effort", "reasoning", "response_format", "text"),
+    }
+)
+"""Request fields, of both APIs, that reach the upstream (or the run itself) in any case."""
+
+TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"})
+"""And those that do where tools are native."""
+
+
+def render(turn: Turn, model: str, options: OpenAIOptions | None = None) -> Body:
+    """The request's body. `model` is the upstream's name for the model."""
+    options = options or OpenAIOptions()
+    body: Body = {"model": model, "messages": _messages(turn, options)}
+    _add_tools(body, turn)
+    if turn.output.type != "text":
+        body["response_format"] = _response_format(turn.output)
+    sampling = turn.sampling
+    for name in SAMPLING_FIELDS:
+        value = getattr(sampling, name)
+        if value is not None:
+            body[name] = value
+    if sampling.max_tokens is not None:
+        body[options.max_tokens_name] = sampling.max_tokens
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.effort is not None:
+        body["reasoning_effort"] = sampling.effort
+    if turn.user is not None:
+        body["user"] = turn.user
+    body["stream"] = turn.stream
+    if turn.stream and options.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+    return body
+
+
+# --- messages ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
+    out: list[Body] = []
+    if turn.instructions:
+        out.append({"role": "developer" if options.system_role == "developer" else "system", "content": turn.instructions})
+    images: list[Body] = []  # of tool answers; they follow when the answers end
+    thoughts: list[str] = []
+    for item in turn.items:
+        if images and not isinstance(item, Result):
+            out.append({"role": "user", "content": images})
+            images = []
+        if isinstance(item, Reasoning):
+            thoughts += item.content or item.summary
+        elif isinstance(item, Result):
+            images += _add_result(out, item)
+        elif isinstance(item, Call):
+            _add_call(_assistant(out, thoughts, options), item)
+        elif item.role == "assistant":
+            _add_assistant(out, item, thoughts, options)
+        else:
+            thoughts.clear()
+            out.append(_plain(item, options))
+    if images:
+        out.append({"role": "user", "content": images})
+    return out
+
+
+def _plain(message: Message, options: OpenAIOptions) -> Body:
+    role: str = message.role
+    if role in ("system", "developer") and options.system_role != "keep":
+        role = options.system_role
+    return {"role": role, "content": _content(message.parts), **({"name": message.name} if message.name else {})}
+
+
+def _assistant(out: list[Body], thoughts: list[str], options: OpenAIOptions) -> Body:
+    """The assistant message that a call joins: the last one, or a new one without text."""
+    if not out or out[-1]["role"] != "assistant":
+        out.append({"role": "assistant", "content": None})
+    _think(out[-1], thoughts, options)
+    return out[-1]
+
+
+def _add_assistant(out: list[Body], message: Message, thoughts: list[str], options: OpenAIOptions) -> None:
+    content = _content(message.parts)
+    if out and out[-1]["role"] == "assistant" and "tool_calls" in out[-1]:
+        out[-1]["content"] = _joined(out[-1]["content"], content)
+    else:
+        out.append({"role": "assistant", "content": content})
+    if message.name:
+        out[-1].setdefault("name", message.name)
+    if message.refusal is not None:
+        out[-1]["refusal"] = message.refusal
+        out[-1]["content"] = out[-1]["content"] or None
+    _think(out[-1], thoughts, options)
+
+
+def _think(message: Body, thoughts: list[str], options: OpenAIOptions) -> None:
+    if thoughts and options.reasoning_history:
+        message["reasoning_content"] = message.get("reasoning_content", "") + "".join(thoughts)
+    thoughts.clear()
+
+
+def _add_call(message: Body, call: Call) -> None:
+    arguments = wrap_input(call.arguments) if call.kind == "custom" else call.arguments or "{}"
+    if message["content"] == "":
+        message["content"] = None
+    calls = message.setdefault("tool_calls", [])
+    calls.append({"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+
+
+def _add_result(out: list[Body], result: Result) -> list[Body]:
+    """Adds the answer's text as a tool message; returns what only a user message can hold."""
+    texts = [part for part in result.parts if isinstance(part, TextPart)]
+    others = [part for part in result.parts if not isinstance(part, TextPart)]
+    out.append({"role": "tool", "tool_call_id": result.call_id, "content": _content(texts)})
+    if not others:
+        return []
+    return [{"type": "text", "text": f"Attached to the result of tool call {result.call_id}:"}, *map(_part, others)]
+
+
+def _content(parts: Iterable[Part]) -> str | list[Body]:
+    """One text is a plain string, which every server takes; more are parts."""
+    parts = tuple(parts)
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return parts[0].text
+    return [_part(part) for part in parts]
+
+
+def _joined(first: str | list[Body] | None, second: str | list[Body]) -> str | list[Body]:
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_as_parts(first), *_as_parts(second)]
+
+
+def _as_parts(content: str | list[Body]) -> list[Body]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _part(part: Part) -> Body:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ImagePart):
+        if part.url is None:
+            return {"type": "file", "file": {"file_id": part.file_id}}
+        return {"type": "image_url", "image_url": {"url": part.url, **({"detail": part.detail} if part.detail else {})}}
+    return _other_part(part)
+
+
+def _other_part(part: OtherPart) -> Body:
+    raw = dict(part.raw)
+    if raw.get("type") == "input_file":  # the Responses shape of what chat calls a file
+        return {"type": "file", "file": {key: raw[key] for key in ("file_id", "file_data", "filename") if raw.get(key) is not None}}
+    return raw
+
+
+# --- tools and format --------------------------------------------------------------------------------------------------------------------------
+
+
+def _add_tools(body: Body, turn: Turn) -> None:
+    choice = turn.tool_choice
+    tools = [tool for tool in turn.tools if choice.allowed is None or tool.name in choice.allowed]
+    if not tools:
+        return
+    body["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
+    if choice.name is not None:
+        body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    elif choice.mode != "auto" or "tool_choice" in turn.sent:
+        body["tool_choice"] = choice.mode
+    if not turn.parallel or "parallel_tool_calls" in turn.sent:
+        body["parallel_tool_calls"] = turn.parallel
+
+
+def _function(tool: ToolSpec) -> Body:
+    if tool.kind == "custom":
+        return wrap_tool(tool)
+    function: Body = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters or EMPTY_SCHEMA
+    if tool.strict:
+        function["strict"] = True
+    return function
+
+
+def _response_format(output: OutputFormat) -> Body:
+    if output.type == "json_object":
+        return {"type": "json_object"}
+    schema: Body = {"name": output.name or "answer", "schema": output.schema or {}, "strict": output.strict}
+    if output.description:
+        schema["description"] = output.description
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,0 +1,183 @@
+"""What a chat completions server sends, as types, with two decoders: msgspec for what a well-behaved server sends, and a tolerant reading of any JSON
+(contents as parts, numbers as strings, lone surrogates, single objects for lists) for what it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from toolwire.encode.sse import scrub
+from toolwire.events import Usage
+
+# --- the types ---------------------------------------------------------------------------------------------------------------------------------
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: Any = None
+    input: Any = None
+
+
+class ToolCall(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: Function | None = None
+    custom: Function | None = None
+    name: str | None = None
+    arguments: Any = None
+
+
+class Delta(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    function_call: Function | None = None
+
+
+class Choice(msgspec.Struct):
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    index: int = 0
+    message: Delta | None = None
+
+
+class Details(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class WireUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+
+
+class Chunk(msgspec.Struct):
+    choices: list[Choice] | None = None
+    usage: WireUsage | None = None
+    error: Any = None
+
+
+decode = msgspec.json.Decoder(Chunk).decode
+"""The fast decoder. Raises one of `ODD` on what is not as it should be."""
+ODD = (msgspec.MsgspecError, UnicodeDecodeError)
+
+
+def usage_of(usage: WireUsage) -> Usage | None:
+    if usage.prompt_tokens is None and usage.completion_tokens is None:
+        return None
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    cached = prompt.cached_tokens if prompt is not None else None
+    reasoning = completion.reasoning_tokens if completion is not None else None
+    return Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached or 0, reasoning or 0)
+
+
+# --- the tolerant reading ----------------------------------------------------------------------------------------------------------------------
+
+
+def parse_any(data: bytes) -> Chunk:
+    """By the fast decoder, else by the tolerant one."""
+    try:
+        return decode(data)
+    except ODD:
+        return parse(data)
+
+
+def parse(data: bytes) -> Chunk:
+    """A chunk or body of any JSON, read piece by piece. Raises ValueError where it is no JSON object."""
+    try:
+        value = json.loads(data.decode("utf-8", "replace"))
+    except RecursionError as deep:
+        raise ValueError("nested too deeply") from deep
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    error = value.get("error")
+    if error is None and value.get("object") == "error":
+        error = value
+    choices = value.get("choices")
+    usage = value.get("usage")
+    return Chunk([_choice(entry) for entry in _dicts(choices)], _read_usage(usage) if isinstance(usage, dict) else None, error)
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def _choice(value: dict[str, Any]) -> Choice:
+    delta, message = value.get("delta"), value.get("message")
+    return Choice(
+        _delta(delta) if isinstance(delta, dict) else None,
+        _text(value.get("finish_reason")),
+        _int(value.get("index")) or 0,
+        _delta(message) if isinstance(message, dict) else None,
+    )
+
+
+def _delta(value: dict[str, Any]) -> Delta:
+    legacy = value.get("function_call")
+    return Delta(
+        _text(value.get("content")),
+        [_tool_call(entry) for entry in _dicts(value.get("tool_calls"))] or None,
+        _text(value.get("reasoning_content")),
+        _text(value.get("reasoning")),
+        _text(value.get("refusal")),
+        _function(legacy) if isinstance(legacy, dict) else None,
+    )
+
+
+def _tool_call(value: dict[str, Any]) -> ToolCall:
+    function, custom = value.get("function"), value.get("custom")
+    return ToolCall(
+        _int(value.get("index")),
+        _text(value.get("id")),
+        None,
+        _function(function) if isinstance(function, dict) else None,
+        _function(custom) if isinstance(custom, dict) else None,
+        _text(value.get("name")),
+        _clean(value.get("arguments")),
+    )
+
+
+def _function(value: dict[str, Any]) -> Function:
+    return Function(_text(value.get("name")), _clean(value.get("arguments")), _clean(value.get("input")))
+
+
+def _read_usage(value: dict[str, Any]) -> WireUsage:
+    def details(key: str) -> Details:
+        inner = value.get(key)
+        inner = inner if isinstance(inner, dict) else {}
+        return Details(_int(inner.get("cached_tokens")), _int(inner.get("reasoning_tokens")))
+
+    return WireUsage(
+        _int(value.get("prompt_tokens")), _int(value.get("completion_tokens")), details("prompt_tokens_details"), details("completion_tokens_details")
+    )
+
+
+def _text(value: Any) -> str | None:
+    """A text, or the texts of a list of parts; lone surrogates become U+FFFD."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return "".join(filter(None, map(_text, value)))
+    if isinstance(value, dict):
+        return next((_text(value[key]) for key in ("text", "content", "thinking") if isinstance(value.get(key), str | list)), None)
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value.strip()[:18])
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 else None
+
+
+def _clean(value: Any) -> Any:
+    return scrub(value) if isinstance(value, str) else value

@@ -1,0 +1,80 @@
+"""Backends by the name that `[models.ID]` gives them. Each brings its own table of options; none is imported before a model needs it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import MISSING, fields
+from importlib import import_module
+from typing import Any, Literal, Union, get_args, get_origin
+
+from toolwire.backends.base import Backend
+
+# name → (module, options class, backend class)
+BACKENDS: dict[str, tuple[str, str, str]] = {
+    "scripted": ("toolwire.backends.scripted", "ScriptedOptions", "ScriptedBackend"),
+    "openai": ("toolwire.backends.openai", "OpenAIOptions", "OpenAIBackend"),
+}
+
+
+class OptionError(ValueError):
+    """An option that the backend does not take: one clear line."""
+
+
+def _load(backend: str) -> tuple[Any, Any]:
+    if backend not in BACKENDS:
+        raise OptionError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
+    module, options, made = BACKENDS[backend]
+    loaded = import_module(module)
+    return getattr(loaded, options), getattr(loaded, made)
+
+
+def check(backend: str, options: dict[str, Any]) -> Any:
+    """The backend's options object, or an OptionError that names the key."""
+    kind, _ = _load(backend)
+    known = {one.name: one for one in fields(kind)}
+    hints = typing.get_type_hints(kind)
+    for key in options:
+        if key not in known:
+            import difflib
+
+            near = difflib.get_close_matches(key, known, 1)
+            raise OptionError(f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"))
+    values = {key: _fit(key, value, hints[key]) for key, value in options.items()}
+    for name, one in known.items():
+        if one.default is MISSING and one.default_factory is MISSING and name not in values:
+            raise OptionError(f"the key {name!r} is missing")
+    return kind(**values)
+
+
+def _fit(key: str, value: Any, hint: Any) -> Any:
+    origin = get_origin(hint)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise OptionError(f"{key}: expected one of {', '.join(map(str, get_args(hint)))}, got {value!r}")
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in get_args(hint):
+            return None
+        return _fit(key, value, next(one for one in get_args(hint) if one is not type(None)))
+    if origin is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise OptionError(f"{key}: expected a list of strings, got {value!r}")
+        return tuple(value)
+    if origin is not None:
+        origin_kind: Any = dict if origin not in (list, tuple) else origin
+        if not isinstance(value, origin_kind):
+            raise OptionError(f"{key}: expected a table, got {value!r}")
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise OptionError(f"{key}: expected {hint.__name__}, got {value!r}")
+    return value
+
+
+def build(id: str, backend: str, options: dict[str, Any]) -> Backend:
+    """The backend of one configured model."""
+    checked = check(backend, options)
+    made: Backend = _load(backend)[1](id, checked)
+    return made

@@ -1,0 +1,289 @@
+"""A model that does what a script says: deterministic, offline, and the default that `toolwire serve` shows a new user.
+
+With a script it plays the script's parts. Without one it is the demo model: it answers with text, calls the required, named or first fitting tool with minimal valid
+arguments, and tells what a tool's result said. With `tools = "emulated"` it is a model that knows nothing of tools: it reads the prompt it is given, like any
+text-only model, and writes its calls as text in the dialect named by `writes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.sample import sample
+from toolwire.backends.script import Step, parse_script
+from toolwire.emulate.dialects.render import render
+from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+
+_NATIVE = Capabilities(
+    tools=True,
+    tool_choice=True,
+    parallel=True,
+    custom_tools=True,
+    schema=True,
+    images=True,
+    reasoning=True,
+    fields=frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"}),
+)
+_TEXT_ONLY = replace(_NATIVE, tools=False, tool_choice=False, parallel=False, custom_tools=False)
+_TOKEN = 4  # characters that count as a token where the script does not say
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedOptions:
+    """`[models.ID]` with `backend = "scripted"`."""
+
+    script: str = ""
+    """The script itself, or the path of a file that holds it; empty: the demo model."""
+    tools: Literal["native", "emulated"] = "native"
+    writes: str = "sentinel"
+    prefill: bool = False
+    dialects: tuple[str, ...] | None = None
+
+
+class ScriptedBackend:
+    def __init__(self, id: str, options: ScriptedOptions | None = None) -> None:
+        self.id = id
+        self.options = options or ScriptedOptions()
+        text = self.options.script
+        if text and "\n" not in text and " " not in text.strip() and Path(text).expanduser().is_file():
+            text = Path(text).expanduser().read_text("utf-8")
+        self._turns = parse_script(text) if text else []
+        self.seen: list[Turn] = []
+        """The turns this backend was asked to run: what the model saw."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _NATIVE if self.strategy == "native" else replace(_TEXT_ONLY, prefill=self.options.prefill)
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.options.tools
+
+    async def ready(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+    async def run(self, turn: Turn) -> AsyncIterator[Batch]:
+        self.seen.append(turn)
+        steps = self._turns[min(_answers(turn), len(self._turns) - 1)] if self._turns else list(demo(_as_read(turn) if not turn.tools else turn))
+        write = _Writer(turn, self.options.writes if self.strategy == "emulated" else None)
+        for step in steps:
+            if step.word == "pause":
+                await asyncio.sleep(step.number)
+            elif step.word == "hang":
+                await asyncio.Event().wait()
+            elif step.word == "cut":
+                return
+            else:
+                for batch in write.step(step):
+                    yield batch
+            if write.ended:
+                return
+        for batch in write.end():
+            yield batch
+
+
+class _Writer:
+    """Turns steps into batches of events; for a text-only model, calls into text."""
+
+    def __init__(self, turn: Turn, dialect: str | None) -> None:
+        self._turn = turn
+        self._dialect = dialect
+        self._prompt = "\n".join(turn.texts())
+        self._chunk = 0
+        self._calls = 0
+        self._written = 0
+        self._usage: Usage | None = None
+        self._prefill = _prefilled(turn)
+        self.ended = False
+
+    def step(self, step: Step) -> Iterator[Batch]:
+        word = step.word
+        if word == "chunk":
+            self._chunk = int(step.number)
+        elif word == "usage":
+            self._usage = Usage(int(step.number), step.second)
+        elif word == "finish":
+            yield from self.end(step.text)
+        elif word == "fail":
+            self.ended = True
+            yield [Failure(step.name, step.text)]
+        elif word in ("call", "custom"):
+            yield from self._call(step)
+        else:
+            text = _filled(step.text, self._turn) if word == "say" else step.text
+            for piece in self._pieces(self._continued(text) if word in ("say", "raw") else text):
+                yield [_EVENTS[word](piece)]
+
+    def end(self, reason: str = "stop") -> Iterator[Batch]:
+        self.ended = True
+        usage = self._usage or Usage(len(self._prompt) // _TOKEN + 1, self._written // _TOKEN + 1)
+        yield [usage, Finish(reason)]  # type: ignore[arg-type]
+
+    def _call(self, step: Step) -> Iterator[Batch]:
+        if self._dialect is not None:
+            arguments = json.dumps({"input": step.text}, ensure_ascii=False) if step.word == "custom" else step.text
+            for piece in self._pieces(self._continued(self._as_text(step.name, arguments or "{}"))):
+                yield [Text(piece)]
+            return
+        begin = CallBegin(self._calls, step.name, None, "custom" if step.word == "custom" else "function")
+        pieces = [CallArgs(self._calls, piece) for piece in self._pieces(step.text)]
+        end = CallEnd(self._calls)
+        self._calls += 1
+        if self._chunk:
+            for batch in ([begin], *([piece] for piece in pieces), [end]):
+                yield batch
+        else:
+            yield [begin, *pieces, end]
+
+    def _as_text(self, name: str, arguments: str) -> str:
+        nonce = re.search(r"<tool_call:([0-9a-z]+)>", self._prompt)
+        assert self._dialect is not None
+        if self._dialect == "sentinel" and nonce is None:
+            return ""
+        return render(self._dialect, name, arguments, nonce=nonce[1] if nonce else "")
+
+    def _continued(self, text: str) -> str:
+        """What is left to write when the answer's beginning was given."""
+        start, self._prefill = self._prefill, ""
+        return text.removeprefix(start)
+
+    def _pieces(self, text: str) -> list[str]:
+        self._written += len(text)
+        if not text:
+            return []
+        size = self._chunk or len(text)
+        return [text[place : place + size] for place in range(0, len(text), size)]
+
+
+_EVENTS = {
+    "say": Text,
+    "raw": Text,
+    "think": Thought,
+    "summarize": lambda text: Thought(text, summary=True),
+    "refuse": Refusal,
+}
+
+
+def _answers(turn: Turn) -> int:
+    """How often the assistant has answered so far."""
+    count, before = 0, False
+    for item in turn.items:
+        own = isinstance(item, Call) or (isinstance(item, Message) and item.role == "assistant")
+        count += own and not before
+        before = own
+    return count - bool(_prefilled(turn))
+
+
+def _prefilled(turn: Turn) -> str:
+    """A conversation that ends with the assistant's own words is to be continued."""
+    last = turn.items[-1] if turn.items else None
+    if isinstance(last, Message) and last.role == "assistant":
+        return "".join(part.text for part in last.parts if isinstance(part, TextPart))
+    return ""
+
+
+def _words(item: Message | Result | None) -> str:
+    return "\n".join(part.text for part in item.parts if isinstance(part, TextPart)) if item else ""
+
+
+def _filled(text: str, turn: Turn) -> str:
+    turn = turn if turn.tools else _as_read(turn)
+    user = next((item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None)
+    result = next((item for item in reversed(turn.items) if isinstance(item, Result)), None)
+    for name, value in (("{result}", _words(result)), ("{user}", _words(user)), ("{model}", turn.model)):
+        text = text.replace(name, value)
+    return text
+
+
+# --- the demo model ----------------------------------------------------------------------------------------------------------------------------
+
+
+def demo(turn: Turn) -> Iterator[Step]:
+    """What the demo model does with a turn."""
+    yield Step("chunk", number=8)
+    results = _last_results(turn)
+    user = _words(next((item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None))
+    tool = None if turn.tool_choice.mode == "none" or (results and turn.tool_choice.mode == "auto") else _choose(turn, user)
+    if tool is not None:
+        if tool.kind == "custom":
+            yield Step("custom", user, tool.name)
+        else:
+            yield Step("call", json.dumps(sample(tool.parameters, _own_words(user)), ensure_ascii=False), tool.name)
+    elif turn.output.type != "text" and turn.output.schema:
+        yield Step("raw", json.dumps(sample(turn.output.schema, _own_words(user)), ensure_ascii=False))
+    elif turn.output.type != "text":
+        yield Step("raw", json.dumps({"answer": user}, ensure_ascii=False))
+    elif results:
+        names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
+        told = "; ".join(f"{result.name or names.get(result.call_id, 'the tool')} answered: {_words(result)}" for result in results)
+        yield Step("raw", told)
+    else:
+        yield Step("raw", f"You said: {user}\n\nI am Toolwire's demo model. I answer from a script; send me tools and I will call one.")
+
+
+def _last_results(turn: Turn) -> list[Result]:
+    out: list[Result] = []
+    for item in reversed(turn.items):
+        if not isinstance(item, Result):
+            break
+        out.insert(0, item)
+    return out
+
+
+def _choose(turn: Turn, user: str) -> ToolSpec | None:
+    """The named tool; for `required` the first that fits, or the first; else the first whose name or description shares a word with the request."""
+    tools = [tool for tool in turn.tools if turn.tool_choice.allowed is None or tool.name in turn.tool_choice.allowed]
+    if turn.tool_choice.name:
+        return next((tool for tool in tools if tool.name == turn.tool_choice.name), None)
+    asked = set(_split(user))
+    fitting = next((tool for tool in tools if asked & set(_split(tool.name + " " + tool.description))), None)
+    return fitting or (tools[0] if tools and turn.tool_choice.mode == "required" else None)
+
+
+def _split(text: str) -> list[str]:
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
+    return [word for word in re.findall(r"[^\W_]{3,}", spaced.lower()) if word not in _COMMON]
+
+
+_COMMON = frozenset("the and for you your with what how does are can this that from get set tool call use now has have not all any please about".split())
+
+
+def _own_words(user: str) -> list[str]:
+    """Names in the request first (a word with a capital that does not begin a sentence), then the whole of it."""
+    names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
+    return [*reversed(names), user] if user else []
+
+
+def _as_read(turn: Turn) -> Turn:
+    """What a text-only model makes of its prompt: the tools it was told of, whether it must call, and the results in the last message."""
+    prompt = _words(next((item for item in turn.items if isinstance(item, Message) and item.role == "system"), None))
+    listing = re.search(r"<tools>\n(.*?)\n</tools>", prompt, re.DOTALL)
+    nonce = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
+    if listing is None or nonce is None:
+        return turn
+    tools = []
+    for line in listing[1].splitlines():
+        tool = json.loads(line)
+        tools.append(ToolSpec(tool["name"], tool.get("description", ""), tool["parameters"]))
+    named = re.search(r"You must call the tool (\S+) now", prompt)
+    must = named is not None or "You must call at least one" in prompt
+    choice = ToolChoice("required" if must else "auto", named[1] if named else None)
+    items = [item for item in turn.items if not (isinstance(item, Message) and item.role == "system")]
+    last = items[-1] if items else None
+    blocks = re.findall(rf'<tool_result:{nonce[1]} id="([^"]*)"(?: name="([^"]*)")?>\n(.*?)\n</tool_result:{nonce[1]}>', _words(last) if isinstance(last, Message) else "", re.DOTALL)  # noqa: E501
+    if blocks:
+        items = items[:-1] + [Result(id, (TextPart(text),), name=name or None) for id, name, text in blocks]
+    return replace(turn, tools=tuple(tools), tool_choice=choice, items=tuple(items))
+
+

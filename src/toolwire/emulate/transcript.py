@@ -1,0 +1,92 @@
+"""The history as a model without tools reads it: messages only, calls and results as text with their ids.
+
+Calls stand in the assistant's own words, in the sentinel that the prompt teaches; results come as the user's messages, in call order. Our own markers inside a
+tool's output are broken, so that a model that copies them copies no call. Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from toolwire.emulate.dialects.render import sentinel
+from toolwire.emulate.freeform import wrap
+from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, Role, TextPart, Turn
+
+_MARKERS = re.compile(r"<(?=/?tool_(?:call|result)\b)")
+
+
+def broken(text: str) -> str:
+    """A tool's output with our own markers broken by a backslash."""
+    return _MARKERS.sub(r"<\\", text)
+
+
+def _result_parts(result: Result, name: str | None, nonce: str) -> Iterator[Part]:
+    """One result as one block; images follow it, since text can only point at them."""
+    words = []
+    images: list[Part] = []
+    for part in result.parts:
+        if isinstance(part, TextPart):
+            words.append(broken(part.text))
+        elif isinstance(part, ImagePart):
+            images.append(part)
+            words.append("[image]")
+        elif isinstance(part, OtherPart):
+            words.append(f"[{part.kind}]")
+    named = f' name="{name}"' if name else ""
+    yield TextPart(f'<tool_result:{nonce} id="{result.call_id}"{named}>\n' + "\n".join(words) + f"\n</tool_result:{nonce}>")
+    yield from images
+
+
+def _messages(items: Iterable[Item], nonce: str) -> Iterator[Message]:
+    names: dict[str, str] = {}
+    for item in items:
+        if isinstance(item, Message):
+            role: Role = "system" if item.role == "developer" else item.role
+            parts = item.parts
+            if item.refusal:
+                parts = (*parts, TextPart(item.refusal))
+            if parts:
+                yield Message(role, parts)
+        elif isinstance(item, Call):
+            names[item.call_id] = item.name
+            arguments = wrap(item.arguments) if item.kind == "custom" else item.arguments
+            yield Message("assistant", (TextPart(sentinel(item.name, arguments, nonce)),))
+        elif isinstance(item, Result):
+            yield Message("user", tuple(_result_parts(item, item.name or names.get(item.call_id), nonce)))
+        else:
+            assert isinstance(item, Reasoning)  # thoughts of an earlier turn are not repeated: only the provider that made them could use them
+
+
+def _join(parts: list[Part]) -> tuple[Part, ...]:
+    """Neighbouring texts become one, a blank line between them."""
+    out: list[Part] = []
+    for part in parts:
+        last = out[-1] if out else None
+        if isinstance(part, TextPart) and isinstance(last, TextPart):
+            out[-1] = TextPart(f"{last.text}\n\n{part.text}" if last.text and part.text else last.text + part.text)
+        else:
+            out.append(part)
+    return tuple(out)
+
+
+def transcript(turn: Turn, prompts: Iterable[str], nonce: str) -> tuple[Message, ...]:
+    """The whole request as alternating messages: one system message with the client's own words first, then what Toolwire adds."""
+    head: list[Part] = [TextPart(turn.instructions)] if turn.instructions else []
+    groups: list[tuple[Role, list[Part]]] = []
+    for message in _messages(turn.items, nonce):
+        if message.role == "system" and not groups:
+            head += message.parts
+        elif groups and groups[-1][0] == message.role:
+            groups[-1][1].extend(message.parts)
+        else:
+            groups.append((message.role, list(message.parts)))
+    head += [TextPart(prompt) for prompt in prompts if prompt]
+    system = [Message("system", _join(head))] if head else []
+    return (*system, *(Message(role, _join(parts)) for role, parts in groups))
+
+
+def text_only(turn: Turn, messages: tuple[Message, ...]) -> Turn:
+    """The turn as a backend without tools gets it."""
+    return replace(turn, instructions=None, items=messages, tools=(), tool_choice=replace(turn.tool_choice, mode="none", name=None, allowed=None))

@@ -1,0 +1,139 @@
+"""The two answers that a run can be written as, behind one face: `fold` and `body` for a whole one, `feed` and `end` for a stream.
+
+A Responses answer is stored, where the client wants it stored, before its end is sent: who sees it complete can refer to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from toolwire.decode import responses as decode_responses
+from toolwire.encode.chat import ChatBody, ChatEncoder
+from toolwire.encode.responses import ResponsesEncoder
+from toolwire.encode.sse import comment_frame
+from toolwire.errors import ToolwireError
+from toolwire.events import Event, Failure
+from toolwire.gateway.store import Store, StoredResponse
+from toolwire.ids import IdFactory
+from toolwire.turn import Turn
+
+log = logging.getLogger("toolwire.gateway")
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatAnswer:
+    kept = True
+
+    def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
+        id = ids("chatcmpl-")
+        self._writer = ChatEncoder(
+            turn.model, id=id, created=created, ids=ids, include_usage=turn.include_usage, legacy=turn.legacy_functions, choices=turn.n
+        ) if turn.stream else None
+        self._folded = None if turn.stream else ChatBody(turn.model, id=id, created=created, ids=ids, legacy=turn.legacy_functions, choices=turn.n)
+
+    @property
+    def failure(self) -> Failure | None:
+        return (self._writer or self._folded).failure  # type: ignore[union-attr]
+
+    def fold(self, batch: list[Event], choice: int) -> None:
+        self._folded.feed(batch, choice)  # type: ignore[union-attr]
+
+    async def body(self) -> bytes:
+        return self._folded.bytes()  # type: ignore[union-attr]
+
+    def feed(self, batch: list[Event], choice: int) -> bytes:
+        return self._writer.feed(batch, choice)  # type: ignore[union-attr]
+
+    async def end(self, comment: str | None) -> bytes:
+        return self._writer.finish(comment)  # type: ignore[union-attr]
+
+
+class ResponsesAnswer:
+    def __init__(self, turn: Turn, body: dict[str, Any], store: Store | None, key_id: str, ids: IdFactory, clock: Callable[[], float]) -> None:
+        self._turn = turn
+        self._body = body
+        self._store = store if turn.store else None
+        self.kept = True
+        """False: it should have been stored and could not be. The answer goes out all the same, and says so."""
+        self._key_id = key_id
+        self._ids = ids
+        self._id = ids("resp_")
+        self._created = int(clock())
+        self._encoder = ResponsesEncoder(turn, id=self._id, created=self._created, ids=ids, clock=clock)
+
+    @property
+    def failure(self) -> Failure | None:
+        return self._encoder.failure
+
+    def fold(self, batch: list[Event], choice: int) -> None:
+        self._encoder.feed(batch)
+
+    async def body(self) -> bytes:
+        self._encoder.finish()
+        if self._encoder.failure is not None:
+            raise ToolwireError.of(self._encoder.failure)
+        response = _encode(self._encoder.response())
+        await self._keep(response)
+        return response
+
+    def feed(self, batch: list[Event], choice: int) -> bytes:
+        return self._encoder.feed(batch)
+
+    async def end(self, comment: str | None) -> bytes:
+        last = self._encoder.finish(comment)
+        await self._keep(_encode(self._encoder.response()) if self._store is not None else b"")
+        return last if self.kept else comment_frame('{"stored":false}') + last
+
+    async def _keep(self, response: bytes) -> None:
+        if self._store is None:
+            return
+        told = self._encoder.response()
+        stored = StoredResponse(
+            id=self._id,
+            key_id=self._key_id,
+            created_at=self._created,
+            model=self._turn.model,
+            status=told["status"],
+            previous_response_id=self._turn.previous_response_id,
+            response=response,
+            input_items=_input_items(self._body, self._ids),
+            items=decode_responses.stored_items(self._body, told["output"]),
+        )
+        try:
+            await self._store.put(stored)
+        except ToolwireError as error:
+            log.error("response %s could not be stored: %s", self._id, error)
+            self.kept = False
+
+
+def _input_items(body: dict[str, Any], ids: IdFactory) -> list[dict[str, Any]]:
+    """This request's own input as wire items, each with an id, as the API lists it."""
+    given = body.get("input")
+    if isinstance(given, str):
+        given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+    out = []
+    for item in given or ():
+        item = dict(item)
+        item.setdefault("type", "message")
+        if isinstance(item.get("content"), str):
+            kind = "output_text" if item.get("role") == "assistant" else "input_text"
+            item["content"] = [{"type": kind, "text": item["content"]}]
+        if not item.get("id"):
+            item["id"] = ids(_PREFIXES.get(item["type"], "item_"))
+        out.append(item)
+    return out
+
+
+_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_", "reasoning": "rs_", "custom_tool_call": "ctc_"}
+
+
+def open_answer(
+    turn: Turn, body: dict[str, Any], store: Store | None, key_id: str, ids: IdFactory, clock: Callable[[], float]
+) -> ChatAnswer | ResponsesAnswer:
+    if turn.api == "chat":
+        return ChatAnswer(turn, ids, int(clock()))
+    return ResponsesAnswer(turn, body, store, key_id, ids, clock)

@@ -1,0 +1,130 @@
+"""One run, or, where a call was required and none came or a strict call did not fit its schema, two.
+
+A required call is enforced here for backends that only know text: nothing goes out before the first call is seen; an answer without one is asked for again once, with
+a corrective message; then the turn fails clearly. A call is never invented.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from toolwire.backends.base import Backend, Batch
+from toolwire.errors import ToolwireError
+from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text
+from toolwire.gateway.interpret import Interpreter
+from toolwire.gateway.plan import Plan
+from toolwire.ids import IdFactory
+from toolwire.turn import Turn
+
+log = logging.getLogger("toolwire.gateway")
+CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
+
+
+async def events(backend: Backend, turn: Turn) -> AsyncIterator[Batch]:
+    """A backend's run with every way to end badly turned into a `Failure`."""
+    run = backend.run(turn)
+    try:
+        async with aclosing(run):  # type: ignore[type-var]
+            async for batch in run:
+                yield batch
+                if batch and isinstance(batch[-1], Finish | Failure):
+                    return
+    except ToolwireError as error:
+        yield [error.failure]
+        return
+    except Exception:
+        log.exception("the backend of model %s failed", turn.model)
+        yield [Failure("backend", "The model's backend failed.")]
+        return
+    yield [CUT]
+
+
+async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIterator[Batch]:
+    """The usual case: what comes goes on."""
+    interpreter = Interpreter(plan, ids)
+    async with aclosing(events(backend, plan.turn)) as source:
+        async for batch in source:
+            out = interpreter.feed(batch)
+            if out:
+                yield out
+            if interpreter.ended:
+                return
+
+
+def attempts(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIterator[Batch]:
+    """The events of a turn, by as many attempts as the plan allows."""
+    must_judge = plan.scanner is not None and (plan.required or any(tool.strict for tool in plan.scanner().registry.tools.values()))
+    return _judged(plan, backend, ids) if must_judge else attempt_once(plan, backend, ids)
+
+
+class _Attempt:
+    """Decides what of an attempt may go out. Text waits while a call is required; a strict call that does not fit ends the attempt."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._waiting = plan.required
+        self._held: list[Event] = []
+        self.answer: list[str] = []
+        self.sent = False
+        self.issues: tuple[str, ...] = ()
+        self.without_call = False
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        out: list[Event] = []
+        for place, event in enumerate(batch):
+            if isinstance(event, Text):
+                self.answer.append(event.text)
+            if isinstance(event, CallBegin):
+                end = next((one for one in batch[place:] if isinstance(one, CallEnd) and one.index == event.index), None)
+                if end is not None and end.status == "invalid":
+                    arguments = "".join(one.delta for one in batch[place:] if isinstance(one, CallArgs) and one.index == event.index)
+                    self.answer.append(f'{{"name": "{event.name}", "arguments": {arguments}}}')
+                    self.issues = end.issues or ("the arguments are not a JSON object",)
+                    break
+                self._waiting = False
+                out += self._held
+                self._held = []
+            elif isinstance(event, Finish) and self._waiting:
+                if event.reason == "stop" or event.reason == "tool_calls":
+                    self.without_call = True
+                    break
+                self._waiting = False  # cut by length or a filter: what there is, is the answer
+                out += self._held
+            elif isinstance(event, Failure):
+                self._waiting = False
+            (self._held if self._waiting else out).append(event)
+        self.sent = self.sent or bool(out)
+        return out
+
+    @property
+    def rejected(self) -> bool:
+        return self.without_call or bool(self.issues)
+
+
+async def _judged(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIterator[Batch]:
+    turn = plan.turn
+    for last in (False, True):
+        interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)
+        async with aclosing(events(backend, turn)) as source:
+            async for batch in source:
+                out = attempt.feed(interpreter.feed(batch))
+                if out:
+                    yield out
+                if attempt.rejected or interpreter.ended:
+                    break
+        if not attempt.rejected:
+            return
+        if last or attempt.sent:
+            yield [_failure(plan, attempt)]
+            return
+        answer = "".join(attempt.answer)
+        yield [Dropped("retry", max(1, len(answer)))]
+        turn = plan.retry(answer, attempt.issues)
+
+
+def _failure(plan: Plan, attempt: _Attempt) -> Failure:
+    if attempt.issues:
+        return Failure("invalid_tool_call", f"The model's tool call does not fit the tool's strict schema: {attempt.issues[0]}")
+    wanted = f"the tool '{plan.choice.name}'" if plan.choice.name else "a tool"
+    return Failure("no_tool_call", f"tool_choice requires a call, but the model did not call {wanted}, also when asked again.", param="tool_choice")

@@ -1,0 +1,85 @@
+"""From a backend's events to the client's: the scanner where a backend has only text, custom tools unwrapped, calls held where a setting says so, and ids.
+
+One `Interpreter` reads one run (one attempt of it). Pure: no I/O, ids are handed in.
+"""
+
+from __future__ import annotations
+
+from toolwire.emulate.freeform import Unwrap
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text
+from toolwire.gateway.plan import Plan
+from toolwire.ids import IdFactory
+
+_REASONS = {"length": "length"}
+
+
+class Interpreter:
+    """`feed` a batch, get the events that the client's answer is made of. After `Finish` or `Failure` nothing more comes out."""
+
+    def __init__(self, plan: Plan, ids: IdFactory) -> None:
+        self._plan = plan
+        self._ids = ids
+        self._scanner = plan.scanner() if plan.scanner is not None else None
+        self._unwrap = Unwrap(plan.customs) if plan.customs else None
+        self._held: list[Event] = []
+        self._taken = set(plan.known_ids)
+        self.ended = False
+        if self._scanner is not None and plan.prefill:
+            self._scanner.feed(plan.prefill)  # the answer begins with what it was made to begin with
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        if self._scanner is not None:
+            batch = self._scan(batch)
+        if self._unwrap is not None:
+            batch = self._unwrap.feed(batch)
+        if self._plan.hold_calls:
+            batch = self._hold(batch)
+        for place, event in enumerate(batch):
+            kind = type(event)
+            if kind is CallBegin:
+                batch[place] = self._identified(event)  # type: ignore[arg-type]
+            elif kind is Finish or kind is Failure:
+                self.ended = True
+                return batch[: place + 1]
+        return batch
+
+    def _scan(self, batch: list[Event]) -> list[Event]:
+        scanner = self._scanner
+        assert scanner is not None
+        out: list[Event] = []
+        for event in batch:
+            if type(event) is Text:
+                out += scanner.feed(event.text)
+            elif isinstance(event, Finish):
+                out += scanner.finish(_REASONS.get(event.reason, "eof"))
+                out.append(event)
+            else:
+                if isinstance(event, Failure):
+                    out += scanner.finish("cancelled")
+                out.append(event)
+        if scanner.unknown and self._plan.unknown_is_error:
+            return [Failure("invalid_tool_call", "The model called a tool that the request does not declare.")]
+        return out
+
+    def _hold(self, batch: list[Event]) -> list[Event]:
+        """Native calls under `arguments = "validated"`: sent once they are complete, an error when they are not JSON."""
+        out: list[Event] = []
+        for event in batch:
+            if isinstance(event, CallBegin | CallArgs):
+                self._held.append(event)
+            elif isinstance(event, CallEnd):
+                if event.status == "invalid":
+                    return [*out, Failure("invalid_tool_call", "The model's tool call has arguments that are not a JSON object.")]
+                out += [*self._held, event]
+                self._held = []
+            else:
+                out.append(event)
+        return out
+
+    def _identified(self, call: CallBegin) -> CallBegin:
+        """The backend's own id where it is new to this conversation; else a fresh one, since ids pair calls with results."""
+        id = call.id
+        if not id or id in self._taken:
+            id = self._ids("call_")
+        self._taken.add(id)
+        return call if id == call.id else CallBegin(call.index, call.name, id, call.kind)
