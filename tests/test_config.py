@@ -79,8 +79,8 @@ def test_command_line_beats_environment_beats_seed_flags_beats_file() -> None:
 @pytest.mark.parametrize(("section", "key"), [(section, field.name) for section, cls in SECTIONS.items() for field in fields(cls)])
 def test_every_key_has_an_environment_name(section: str, key: str) -> None:
     default = getattr(SECTIONS[section](), key)
-    samples: dict[type, tuple[str, Any]] = {bool: (str(not default), not default), int: ("7", 7), float: ("7.5", 7.5), tuple: ('["a"]', ("a",)), str: ("text", "text")}
-    text, value = samples[type(default)]
+    samples: dict[type, tuple[str, Any]] = {int: ("7", 7), float: ("7.5", 7.5), tuple: ('["a"]', ("a",)), str: ("text", "text")}
+    text, value = samples.get(type(default), (str(not default), not default))
     if key in ("stop_after", "suppress_tail", "unknown_tool", "arguments", "output_mode", "contents"):
         text = value = {"unknown_tool": "error", "arguments": "eager", "output_mode": "obsidian-xml"}.get(key, "off")
     environ = {"TOOLWIRE_SERVER__KEYS": '["k"]', f"TOOLWIRE_{section}__{key}".upper(): text}
@@ -232,7 +232,8 @@ def test_the_star_origin_needs_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"), [("localhost", True), ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("10.0.0.1", False), ("", False)]
+    ("host", "expected"),
+    [("localhost", True), ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("10.0.0.1", False), ("", False)],
 )
 def test_loopback_is_known_by_name_and_address(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected

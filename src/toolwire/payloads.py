@@ -46,9 +46,13 @@ def _number(node: Payload, *keys: str) -> int | None:
     return None
 
 
-def _event_type(node: Payload) -> str:
+def _type(node: Payload) -> str:
     kind = node.get("type")
-    return kind.removeprefix("response.") if isinstance(kind, str) else ""
+    return kind if isinstance(kind, str) else ""
+
+
+def _event_type(node: Payload) -> str:
+    return _type(node).removeprefix("response.")
 
 
 def _read_item(item: Payload, complete: bool) -> Fragment:
@@ -65,7 +69,7 @@ def _item(node: Payload, whole: bool) -> list[Fragment]:
 
 def _item_event(node: Payload, whole: bool) -> list[Fragment]:
     item = node.get("item")
-    if not isinstance(item, Mapping) or item.get("type") not in ITEM_KINDS:
+    if not isinstance(item, Mapping) or _type(item) not in ITEM_KINDS:
         return []
     fragment = _read_item(item, complete=_event_type(node).endswith("done"))
     if fragment.id is None and fragment.alias is None:
@@ -115,7 +119,7 @@ Shape = tuple[Callable[[Payload], bool], Callable[[Payload, bool], list[Fragment
 SHAPES: tuple[Shape, ...] = (
     (lambda node: _event_type(node) in GROWING, _growing),
     (lambda node: _event_type(node) in ("output_item.added", "output_item.done"), _item_event),
-    (lambda node: node.get("type") in ITEM_KINDS, _item),
+    (lambda node: _type(node) in ITEM_KINDS, _item),
     (_is_agent_call, _agent_call),
     (lambda node: any(node.get(key) for key in ("tool_calls", "toolCalls", "function_call", "functionCall")), _chat),
 )
@@ -130,7 +134,7 @@ def fragments(node: Payload, whole: bool) -> list[Fragment]:
 
 def is_result(node: Payload) -> bool:
     """Whether the object is a tool's answer, which is no call."""
-    return node.get("type") in RESULT_TYPES or str(node.get("method", "")).endswith(RESULT_TYPES)
+    return _type(node) in RESULT_TYPES or str(node.get("method", "")).endswith(RESULT_TYPES)
 
 
 def is_phantom(node: Payload) -> bool:

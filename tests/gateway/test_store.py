@@ -19,7 +19,8 @@ from toolwire.gateway.store import MIGRATIONS, Store, StoredResponse
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 
 EVERY_ITEM: tuple[Item, ...] = (
-    Message("user", (TextPart("hi \n é \U0001f600"), ImagePart("data:image/png;base64,AA", "low"), OtherPart("input_file", {"file_id": "f", "n": [1, None]}))),
+    Message("user", (TextPart("hi \n é \U0001f600"), ImagePart("data:image/png;base64,AA", "low"))),
+    Message("user", (OtherPart("input_file", {"file_id": "f", "n": [1, None]}),)),
     Message("assistant", (), refusal="no", phase="final"),
     Message("system", (TextPart(""),), name="root"),
     Reasoning(("a", "b"), ("c",), "cipher", "rs_1"),

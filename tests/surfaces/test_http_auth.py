@@ -143,7 +143,9 @@ def test_a_key_is_known_by_its_whole_text(authorization: bytes | None, who: str 
         assert gate.check_caller(headers, ("192.0.2.1", 1)) == key_id_of(who)
 
 
-@pytest.mark.parametrize(("peer", "allowed"), [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("192.0.2.7", False), ("fe80::1%eth0", False)])
+@pytest.mark.parametrize(
+    ("peer", "allowed"), [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("192.0.2.7", False), ("fe80::1%eth0", False)]
+)
 def test_without_keys_only_this_machine_is_served(peer: str, allowed: bool) -> None:
     gate = Gate(ServerSettings())
     if allowed:
@@ -204,7 +206,8 @@ async def test_a_rebound_host_name_is_refused(site: Any) -> None:
 async def test_cors_headers_stand_on_answers_and_on_errors(serving: Callable[..., Any]) -> None:
     async with serving(keys=("k",)) as site:
         for headers, status in (({"Authorization": "Bearer k"}, 200), ({}, 401), ({"Authorization": "Bearer k", "Content-Type": "text/plain"}, 415)):
-            async with site.client.post(site.url(CHAT), data=b"{}", headers={"Content-Type": "application/json", "Origin": "app://obsidian.md", **headers}) as answer:
+            headers = {"Content-Type": "application/json", "Origin": "app://obsidian.md", **headers}
+            async with site.client.post(site.url(CHAT), data=b"{}", headers=headers) as answer:
                 assert answer.status == status
                 assert answer.headers["Access-Control-Allow-Origin"] == "app://obsidian.md"
                 exposed = answer.headers["Access-Control-Expose-Headers"]
@@ -213,7 +216,8 @@ async def test_cors_headers_stand_on_answers_and_on_errors(serving: Callable[...
 
 async def test_a_wrong_key_gets_openai_s_401(serving: Callable[..., Any]) -> None:
     async with serving(keys=("right",)) as site:
-        for method, path in (("POST", CHAT), ("POST", "/v1/responses"), ("GET", "/v1/models"), ("GET", "/v1/responses/resp_1"), ("GET", "/metrics"), ("HEAD", CHAT)):
+        posts, gets = (CHAT, "/v1/responses"), ("/v1/models", "/v1/responses/resp_1", "/metrics")
+        for method, path in [*(("POST", path) for path in posts), *(("GET", path) for path in gets), ("HEAD", CHAT)]:
             async with site.client.request(method, site.url(path), headers={"Authorization": "Bearer wrong"}) as answer:
                 assert answer.status == 401, path
                 assert answer.headers["WWW-Authenticate"].startswith("Bearer")

@@ -114,7 +114,9 @@ async def test_input_items_are_paged_as_openai_pages(site: Any, query: str, ids:
     assert (body["first_id"], body["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
 
 
-@pytest.mark.parametrize(("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=zz", "after")])
+@pytest.mark.parametrize(
+    ("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=zz", "after")]
+)
 async def test_a_bad_page_names_its_parameter(site: Any, query: str, param: str) -> None:
     await site.store.put(stored("resp_1"))
     async with site.client.get(site.url(f"/v1/responses/resp_1/input_items?{query}")) as answer:

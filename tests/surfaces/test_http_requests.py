@@ -187,7 +187,7 @@ async def test_what_is_not_http_gets_a_json_400(site: Any, head: str) -> None:
 
 
 async def test_an_endless_head_is_cut_off(site: Any) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
     sent = 0
     try:

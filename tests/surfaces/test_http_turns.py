@@ -157,7 +157,7 @@ async def test_a_client_that_does_not_read_holds_the_run_back(site: Any) -> None
             yield b"x" * 65536
 
     streaming(site, blocks)
-    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=1024)
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=1024)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode())
     before = -1
@@ -179,7 +179,7 @@ async def test_a_client_that_does_not_read_holds_the_run_back(site: Any) -> None
         (ToolwireError("backend", "The backend broke."), 502, {"type": "server_error"}),
     ],
 )
-async def test_a_turn_that_fails_before_its_first_byte_is_an_http_error(site: Any, error: ToolwireError, status: int, expected: dict[str, str]) -> None:
+async def test_a_turn_that_fails_before_its_first_byte_is_an_http_error(site: Any, error: ToolwireError, status: int, expected: Any) -> None:
     async def answer(api: str, raw: bytes, caller: Caller) -> Answer:
         raise error
 

@@ -51,7 +51,7 @@ def _fit(key: str, value: Any, hint: Any) -> Any:
     origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):
-            raise OptionError(f"{key}: expected one of {', '.join(map(str, get_args(hint)))}, got {value!r}")
+            raise OptionError(f"{key}: expected one of {', '.join(map(str, get_args(hint)))}, got {str(value)[:40]!r}")
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
@@ -59,18 +59,23 @@ def _fit(key: str, value: Any, hint: Any) -> Any:
         return _fit(key, value, next(one for one in get_args(hint) if one is not type(None)))
     if origin is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-            raise OptionError(f"{key}: expected a list of strings, got {value!r}")
+            raise OptionError(f"{key}: expected a list of strings, got {_shown(value)}")
         return tuple(value)
     if origin is not None:
         origin_kind: Any = dict if origin not in (list, tuple) else origin
         if not isinstance(value, origin_kind):
-            raise OptionError(f"{key}: expected a table, got {value!r}")
+            raise OptionError(f"{key}: expected a table, got {_shown(value)}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise OptionError(f"{key}: expected {hint.__name__}, got {value!r}")
+        raise OptionError(f"{key}: expected {hint.__name__}, got {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """The type alone: a value may be a secret."""
+    return {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a table"}.get(type(value), "something else")
 
 
 def build(id: str, backend: str, options: dict[str, Any]) -> Backend:

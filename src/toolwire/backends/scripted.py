@@ -18,6 +18,7 @@ from typing import Literal
 from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.backends.sample import sample
 from toolwire.backends.script import Step, parse_script
+from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects.render import render
 from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
@@ -138,7 +139,8 @@ class _Writer:
             return
         begin = CallBegin(self._calls, step.name, None, "custom" if step.word == "custom" else "function")
         pieces = [CallArgs(self._calls, piece) for piece in self._pieces(step.text)]
-        end = CallEnd(self._calls)
+        broken = begin.kind == "function" and bool(step.text) and load_object(step.text) is None
+        end = CallEnd(self._calls, "truncated" if broken else "ok")
         self._calls += 1
         if self._chunk:
             for batch in ([begin], *([piece] for piece in pieces), [end]):
@@ -151,7 +153,10 @@ class _Writer:
         assert self._dialect is not None
         if self._dialect == "sentinel" and nonce is None:
             return ""
-        return render(self._dialect, name, arguments, nonce=nonce[1] if nonce else "")
+        text = render(self._dialect, name, arguments, nonce=nonce[1] if nonce else "")
+        if load_object(arguments) is None:  # a call that was cut: up to where it was cut
+            text = render(self._dialect, name, "{}", nonce=nonce[1] if nonce else "").partition("{}")[0] + arguments
+        return text
 
     def _continued(self, text: str) -> str:
         """What is left to write when the answer's beginning was given."""

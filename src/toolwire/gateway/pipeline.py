@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolwire.backends import registry
@@ -80,6 +81,8 @@ class TurnSummary:
     duration_s: float
     report: str
     cancelled: bool
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """What policy left out, by kind."""
 
 
 class Gateway:
@@ -130,8 +133,11 @@ class Gateway:
         except ToolwireError as error:
             run.observe(error.failure)
             raise
-        except BaseException:
+        except asyncio.CancelledError:
             run.observe(None, cancelled=True)
+            raise
+        except Exception:
+            run.observe(Failure("server", "The server had an error."))
             raise
 
     async def _decode(self, api: Api, body: dict[str, Any], caller: Caller) -> Turn:
@@ -229,19 +235,18 @@ class Run:
         """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
         blocks = self._blocks(plan, backend)
         first: asyncio.Future[bytes] = asyncio.ensure_future(anext(blocks))  # type: ignore[arg-type]
+        opened = _Blocks(first, blocks)
         try:
             await asyncio.wait({first}, timeout=self._gateway.settings.server.commit_after_s)
             self._committed = True
             if first.done():
                 first.result()
         except BaseException:
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-            await blocks.aclose()
+            await opened.aclose()
             raise
-        return Answer(self._headers(whole=False), stream=_continued(first, blocks))
+        return Answer(self._headers(whole=False), stream=opened)
 
-    async def _blocks(self, plan: Plan, backend: Backend) -> AsyncIterator[bytes]:
+    async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
         answer = self.answer
         assert self.turn is not None and answer is not None
         try:
@@ -327,21 +332,34 @@ class Run:
             duration_s=time.perf_counter() - self._started,
             report=self.plan.report_header() if self.plan is not None else "",
             cancelled=cancelled,
+            dropped=dict(sum((Counter(policy.report()) for policy in self._policies), Counter())),
         )
         for observer in self._gateway.observers:
             observer(summary)
 
 
-async def _continued(first: asyncio.Future[bytes], blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async with aclosing(blocks):  # type: ignore[type-var]
-        try:
-            yield await first
-        finally:
-            if not first.done():
-                first.cancel()
-                await asyncio.gather(first, return_exceptions=True)
-        async for block in blocks:
-            yield block
+class _Blocks:
+    """A stream whose first block is already under way. Closing it ends the run, also when nobody has read anything yet."""
+
+    def __init__(self, first: asyncio.Future[bytes], rest: AsyncGenerator[bytes, None]) -> None:
+        self._first: asyncio.Future[bytes] | None = first
+        self._rest = rest
+
+    def __aiter__(self) -> _Blocks:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._first is None:
+            return await anext(self._rest)
+        block = await self._first
+        self._first = None
+        return block
+
+    async def aclose(self) -> None:
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await self._rest.aclose()
 
 
 async def _with_grace(source: AsyncIterator[Batch], policy: Policy, grace: float) -> AsyncIterator[Batch]:

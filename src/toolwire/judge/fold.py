@@ -173,6 +173,8 @@ def _plain(value: Any, api: Api) -> Any:
     if api == "chat" and "role" in plain:
         for key in TEXTS:
             plain[key] = plain.get(key) or None
+        if plain.get("annotations") == []:  # bodies say that there are none, chunks say nothing
+            del plain["annotations"]
     return plain
 
 

@@ -1,0 +1,25 @@
+"""Test doubles that Toolwire's own tests use and that are public: a scripted model, a fake upstream, and the judges of the wire.
+
+    from toolwire.testing import FakeUpstream, ScriptedBackend
+    from toolwire.testing.judges import Judge
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from toolwire.backends.script import Step, parse_script
+from toolwire.backends.scripted import ScriptedBackend, ScriptedOptions
+
+if TYPE_CHECKING:
+    from toolwire.testing.upstream import FakeUpstream
+
+__all__ = ["FakeUpstream", "ScriptedBackend", "ScriptedOptions", "Step", "parse_script"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FakeUpstream":  # needs a web server: only when it is asked for
+        from toolwire.testing.upstream import FakeUpstream
+
+        return FakeUpstream
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,8 @@
         ...  # talk to upstream.base_url
         assert upstream.requests[0].body["messages"]
 
-An answer is a list of chat chunks as OpenAI would send them. `SINS` are the ways in which real servers deviate: each takes a well-behaved answer and gives
-the same answer as such a server would send it. Sins of the connection (cuts, resets, silence, stale connections) are fields of `Reply`.
+An answer is a list of chat chunks as OpenAI would send them. `SINS` are the ways in which real servers deviate: each takes a well-behaved answer and
+gives the same answer as such a server would send it. Sins of the connection (cuts, resets, silence, stale connections) are fields of `Reply`.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ SINS: dict[str, Sin] = {
     "repeated_names": _each_call(lambda call, seen: call.update(id=seen["id"], function={**call["function"], "name": seen["name"]})),
     "missing_ids": _each_call(lambda call, seen: call.update(id=None)),
     "empty_strings": _each_call(lambda call, seen: call.update(id=call.get("id", ""), function={"name": "", **call["function"]})),
-    "fresh_ids": _each_call(lambda call, seen: call.update(id=call.get("id") or f"other-{len(seen['arguments'])}")),
+    "fresh_ids": _each_call(lambda call, seen: call.update(id=call.get("id") or f"{seen['id']}-{len(seen['arguments'])}")),
     "object_arguments": lambda chunks: _each_call(lambda call, seen: call["function"].update(arguments=json.loads(call["function"]["arguments"])))(
         _whole_calls(chunks)
     ),
@@ -213,7 +213,7 @@ SINS: dict[str, Sin] = {
     "no_finish_chunk": _finish_as(None),
     "content_parts": _content_parts,
     "numbers_as_strings": _numbers_as_strings,
-    "second_choice": lambda chunks: [copy for entry in chunks for copy in (entry, chunk({"content": "other"}, index=1)) if copy["choices"]],
+    "second_choice": lambda chunks: [one for entry in chunks for one in (entry, chunk({"content": "other"}, index=1)) if one["choices"]],
 }
 """What servers do to answers, by name."""
 
@@ -229,9 +229,9 @@ Ending = Literal["eof", "cut", "reset", "hang"]
 
 @dataclass(frozen=True)
 class Reply:
-    """One scripted answer. `ending`: `eof` ends the body properly, `cut` closes the connection in the middle of it, `reset` aborts it, `hang` sends nothing more.
-    `write_size` cuts the body into writes of so many bytes (0: one write per frame); `gate` is awaited before the last frame; `refuse_reused` closes a
-    connection that has served before, without an answer."""
+    """One scripted answer. `ending`: `eof` ends the body properly, `cut` closes the connection in the middle of it, `reset` aborts it, `hang` sends
+    nothing more. `write_size` cuts the body into writes of so many bytes (0: one write per frame); `gate` is awaited before the last frame;
+    `refuse_reused` closes a connection that has served before, without an answer."""
 
     frames: tuple[bytes, ...] = ()
     status: int = 200
@@ -282,16 +282,20 @@ class FakeUpstream:
     def __init__(self, *script: Script) -> None:
         self.script = list(script)
         self.requests: list[Recorded] = []
-        self.connections = 0
         self.gone = asyncio.Event()
         self.sending = asyncio.Event()
-        self._served: set[int] = set()
+        self._served: set[asyncio.BaseTransport] = set()
         self._runner: web.AppRunner | None = None
         self._port = 0
 
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def connections(self) -> int:
+        """How many connections have brought a request to answer."""
+        return len(self._served)
 
     async def __aenter__(self) -> FakeUpstream:
         app = web.Application(client_max_size=64 * 1024 * 1024)
@@ -316,11 +320,12 @@ class FakeUpstream:
         step = self.script[0]
         reply = step if isinstance(step, Reply) else step(recorded)
         transport = request.transport
-        reused = id(transport) in self._served
-        self._served.add(id(transport))
-        if transport is not None and reused and reply.refuse_reused:
-            transport.close()
-            return web.Response()
+        if transport is not None:
+            reused = transport in self._served
+            self._served.add(transport)
+            if reused and reply.refuse_reused:
+                transport.close()
+                return web.Response()
         self.requests.append(recorded)
         if len(self.script) > 1:
             self.script.pop(0)

@@ -71,6 +71,7 @@ class OpenAIBackend:
             schema=True,
             images=True,
             reasoning=True,
+            usage=self.options.stream_usage,
             fields=PASSED_ON | TOOL_FIELDS if native else PASSED_ON,
         )
 

@@ -93,7 +93,7 @@ def transport_failure(error: BaseException, started: bool) -> Failure:
         return error.failure
     if isinstance(error, asyncio.TimeoutError):
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return Failure("backend_unavailable", "The upstream server could not be reached in time.")
+            return Failure("timeout", "The upstream server could not be reached in time.")
         return Failure("timeout", "The upstream server sent nothing for too long.")
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
         return Failure("backend_unavailable", "The upstream server's TLS certificate or handshake was not accepted.")

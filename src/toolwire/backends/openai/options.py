@@ -43,19 +43,21 @@ class OpenAIOptions:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> OpenAIOptions:
         """The options from a table, or a `ValueError` that says in one line what is wrong."""
-        values = {key: _checked(key, value) for key, value in given.items()}
-        options = cls(**values)
-        url = urlsplit(options.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"base_url: expected an address such as http://127.0.0.1:11434/v1, got {options.base_url!r}")
+        return cls(**{key: _checked(key, value) for key, value in given.items()})
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.base_url)
         if url.username or url.password:
             raise ValueError("base_url: must not hold a user or password; use api_key or headers")
-        if options.tools == "constrained":
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"base_url: expected an address such as http://127.0.0.1:11434/v1, got {self.base_url!r}")
+        if self.tools == "constrained":
             raise ValueError('tools: "constrained" is not available for this backend yet; use "auto", "native" or "emulated"')
         for key in ("timeout_s", "connect_timeout_s"):
-            if not getattr(options, key) > 0:
+            if not getattr(self, key) > 0:
                 raise ValueError(f"{key}: expected a number above 0")
-        return options
+        if not all(isinstance(text, str) for pair in self.headers.items() for text in pair):
+            raise ValueError("headers: expected a table of strings")
 
 
 class Option(NamedTuple):

@@ -26,6 +26,7 @@ from toolwire.ids import random_id
 from toolwire.surfaces.http import health
 from toolwire.surfaces.http.auth import Gate, HeaderList, Headers
 from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange
+from toolwire.surfaces.http.keepalive import KeepAlive
 from toolwire.surfaces.http.metrics import Metrics
 from toolwire.surfaces.http.models import Models
 from toolwire.surfaces.http.responses import Responses
@@ -62,6 +63,7 @@ class App:
         self.metrics = Metrics(gateway.models)
         self._gateway = gateway
         self._gate = Gate(settings.server)
+        self._keep_alive_s = settings.server.keep_alive_s
         self._body_limit = int(settings.server.max_body_mb * 1024 * 1024)
         self._router = self._cold_routes(gateway, store)
         gateway.observers.append(self.metrics.observe)
@@ -131,8 +133,13 @@ class App:
         self.metrics.streams_open.inc()
         try:
             await exchange.begin(200, [*_typed(answer.headers, EVENT_STREAM), *STREAM_HEADERS])
-            async for block in stream:
-                await exchange.piece(block)
+            alive = KeepAlive(exchange.piece, self._keep_alive_s)
+            try:
+                async for block in stream:
+                    alive.sent()
+                    await exchange.piece(block)
+            finally:
+                alive.stop()
             watch.stop()  # before the end is sent: the end wakes the watcher too
             await exchange.end()
         finally:
@@ -281,6 +288,7 @@ def log_turn(summary: TurnSummary) -> None:
         "output_tokens": summary.output_tokens,
         "first_byte_ms": None if summary.first_byte_s is None else round(summary.first_byte_s * 1000, 2),
         "duration_ms": round(summary.duration_s * 1000, 2),
+        "dropped": dict(summary.dropped),
         "report": summary.report,
     }
     access.info("%s", json.dumps(line))

@@ -1,0 +1,71 @@
+# Everything a person does with Toolwire's source. All targets make and reuse .venv; nothing needs to be installed by hand but Python ≥ 3.11, make and, for the tests, Node ≥ 20.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_JOBS ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help install serve test lint format bench fuzz evidence dist supported clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.core  ## the virtual environment, at .venv
+
+serve: $(VENV)/.core  ## run the gateway with the embedded default: no key, no account, no network
+	@exec $(BIN)/toolwire serve $(ARGS)
+
+test: $(VENV)/.test tests/clients/node_modules/.stamp  ## every test
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
+
+lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python docs/supported.py --check
+
+format: $(VENV)/.lint  ## format and mend what ruff can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+supported: $(VENV)/.core  ## docs/supported.md, from the code
+	$(BIN)/python docs/supported.py
+
+bench: $(VENV)/.test  ## the benchmarks, side by side, as ratios
+	$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(VENV)/.test  ## the laws on random input
+	$(BIN)/python fuzz/run.py --cases 100000 $(ARGS)
+
+evidence: $(VENV)/.test  ## the long versions of what the tests show → docs/evidence.md
+	$(BIN)/python bench/evidence.py $(ARGS)
+
+dist: $(VENV)/.dist  ## wheel and sdist, in dist/
+	$(BIN)/python -m build --outdir dist .
+
+clean:  ## everything that can be made again
+	rm -rf $(VENV) dist build tests/clients/node_modules bench/work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Toolwire needs Python 3.11 or newer; try: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	$(BIN)/python -m pip install -q -e '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.core
+	$(BIN)/python -m pip install -q -e '.[lint]'
+	@touch $@
+
+$(VENV)/.dist: $(VENV)/.core
+	$(BIN)/python -m pip install -q -e '.[dist]'
+	@touch $@
+
+# The real JavaScript clients. Without npm their tests skip, and say so.
+tests/clients/node_modules/.stamp: tests/clients/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix tests/clients --no-audit --no-fund --silent && touch $@; else echo "npm is missing: the tests of JavaScript clients will be skipped"; fi

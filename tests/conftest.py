@@ -1,0 +1,85 @@
+"""What every test may use: the judges, and a gateway over a scripted model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from toolwire.backends.base import Backend
+from toolwire.config import ServerSettings, Settings, ToolSettings
+from toolwire.gateway.pipeline import Answer, Caller, Gateway
+from toolwire.gateway.store import Store
+from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.testing.judges import Judge, OpenApiJudge
+from toolwire.turn import Api
+
+OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
+
+
+@pytest.fixture(scope="session")
+def judge() -> Judge:
+    """All judges: `.stream(raw, api, …)`, `.body(body, api, …)` and `.error(status, body)` assert that nothing is wrong."""
+    if not OPENAPI.exists() and os.environ.get("CI") == "true":
+        pytest.fail(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
+    return Judge(OPENAPI if OPENAPI.exists() else None)
+
+
+@pytest.fixture(scope="session")
+def openapi_judge(judge: Judge) -> OpenApiJudge:
+    if judge.openapi is None:
+        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
+    return judge.openapi
+
+
+class Table:
+    """A gateway over scripted models, asked without a socket: `ask` gives body or raw stream."""
+
+    def __init__(self, tools: ToolSettings | None = None, store: Store | None = None) -> None:
+        self._tools = tools or ToolSettings()
+        self._store = store
+        self.backend = ScriptedBackend("m")
+        self.gateway: Gateway | None = None
+
+    def play(self, script: str, tools: str = "native", **options: Any) -> Table:
+        """Puts a scripted model behind the gateway."""
+        self.backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools, **options))  # type: ignore[arg-type]
+        return self.serve(self.backend)
+
+    def serve(self, backend: Backend) -> Table:
+        settings = Settings(server=ServerSettings(commit_after_s=5), tools=self._tools)
+        self.gateway = Gateway(settings, backends={"m": backend}, store=self._store)
+        return self
+
+    async def answer(self, api: Api, body: dict[str, Any], **caller: Any) -> Answer:
+        assert self.gateway is not None
+        return await self.gateway.respond(api, json.dumps({"model": "m", **body}).encode(), Caller(**caller))
+
+    async def body(self, api: Api, body: dict[str, Any], **caller: Any) -> dict[str, Any]:
+        answer = await self.answer(api, {**body, "stream": False}, **caller)
+        assert answer.body is not None
+        return cast("dict[str, Any]", json.loads(answer.body))
+
+    async def stream(self, api: Api, body: dict[str, Any], **caller: Any) -> bytes:
+        answer = await self.answer(api, {**body, "stream": True}, **caller)
+        assert answer.stream is not None
+        return b"".join([block async for block in answer.stream])
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def table_with() -> Callable[..., Table]:
+    """A table with other tool settings, or with a store."""
+
+    def make(*, store: Store | None = None, **tools: Any) -> Table:
+        return Table(ToolSettings(**tools), store)
+
+    return make
