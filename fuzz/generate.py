@@ -1,7 +1,8 @@
-"""Random cases. Every case is made of dicts, lists, texts, numbers, booleans and None, so that a failing one can be printed, shrunk and pasted into a test.
+"""Random cases. Every case is made of dicts, lists, texts, numbers, booleans and None, so that a failing one can be printed, shrunk and pasted into
+a test.
 
-Nothing here knows what is right: that is `properties.py`. The vocabulary of markers is read from the dialects' own table, so that a dialect that is added is fuzzed
-from its first day.
+Nothing here knows what is right: that is `properties.py`. The vocabulary of markers is read from the dialects' own table, so that a dialect that is
+added is fuzzed from its first day.
 """
 
 from __future__ import annotations

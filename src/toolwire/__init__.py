@@ -1,6 +1,7 @@
 """Toolwire: OpenAI-grade tool calling for any model or coding agent.
 
-The library part (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs the standard library only; the gateway is `toolwire serve`.
+The library part (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs the standard library only; the
+gateway is `toolwire serve`.
 """
 
 from __future__ import annotations

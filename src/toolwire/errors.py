@@ -1,7 +1,7 @@
 """One failure taxonomy: every failure has a kind, and the kind decides HTTP status, OpenAI error type and code.
 
-Anything that can go wrong is raised as `ToolwireError` before the first byte of an answer, or travels as `events.Failure` after it; both name a kind of `KINDS`.
-The message speaks to the person at the client and never holds a secret or a traceback. Standard library only.
+Anything that can go wrong is raised as `ToolwireError` before the first byte of an answer, or travels as `events.Failure` after it; both name a
+kind of `KINDS`. The message speaks to the person at the client and never holds a secret or a traceback. Standard library only.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ KINDS: dict[str, Kind] = {
 class ToolwireError(Exception):
     """A failure with a kind. `param` names the request field by path, e.g. `messages[3].tool_call_id`."""
 
-    def __init__(
-        self, kind: str, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, kind: str, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.failure = Failure(kind, message, param, code, retry_after_s)
 

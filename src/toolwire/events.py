@@ -65,7 +65,11 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What policy left out on purpose: `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `phantom` or `late`; `count` calls or characters."""
+    """What was left out on purpose, and counted.
+
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (an answer that was asked for again) or `phantom` (a call that never got
+    a name); `count` is a number of calls, or of characters for text.
+    """
 
     kind: str
     count: int = 1

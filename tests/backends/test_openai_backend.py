@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwire.backends.openai import OPTIONS, OpenAIBackend, OpenAIOptions, render
-from toolwire.backends.openai.custom import InputDecoder, wrap_input
 from toolwire.backends.openai.read import FINISH_REASONS, AnswerReader
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
-from toolwire.testing.upstream import SINS, Chunk, FakeUpstream, Recorded, Reply, Script, answer, chunk, completion, sinned
+from toolwire.testing.upstream import SINS, Chunk, FakeUpstream, Reply, Script, answer, chunk, completion, sinned
 from toolwire.turn import (
     Call,
     ImagePart,
@@ -329,7 +327,7 @@ async def test_closing_the_iterator_closes_the_connection_at_once() -> None:
     async with serving(Reply.stream(answer("Hello"), done=False, ending="hang")) as (backend, upstream):
         run = backend.run(turn())
         assert await anext(run)
-        await run.aclose()  # type: ignore[attr-defined]
+        await run.aclose()
         async with asyncio.timeout(5):
             await upstream.gone.wait()
 
@@ -595,56 +593,6 @@ def test_sampling_and_format_fields_are_passed_on() -> None:
     assert "n" not in body
     assert "max_completion_tokens" in render(turn(sampling=sampling), "m", OpenAIOptions())
     assert render(turn(output=OutputFormat("json_object")), "m")["response_format"] == {"type": "json_object"}
-
-
-# --- custom tools ------------------------------------------------------------------------------------------------------------------------------
-
-PATCH = ToolSpec("apply_patch", "Patches.", kind="custom", format={"type": "grammar", "syntax": "lark", "definition": "start: /.+/"})
-
-
-async def test_a_custom_tool_goes_out_as_a_function_and_comes_back_as_plain_input() -> None:
-    text = '*** "Begin"\n\tPatch\\ 👋 é'
-
-    def check(request: Recorded) -> Reply:
-        function = request.body["tools"][0]["function"]
-        assert (
-            function["name"] == "apply_patch" and list(function["parameters"]["properties"]) == ["input"] and "start: /.+/" in function["description"]
-        )
-        assert json.loads(request.body["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"input": "earlier\n"}
-        return Reply.stream(answer("", [("c1", "apply_patch", json.dumps({"input": text})), ("c2", "apply_patch", wrap_input("x"))], size=1))
-
-    history = (user("q"), Call("c0", "apply_patch", "earlier\n", "custom"), Result("c0", (TextPart("done"),), "custom"))
-    async with serving(check) as (backend, _):
-        run = await events(backend, turn(tools=(PATCH,), items=history))
-    assert [event for event in run if isinstance(event, CallBegin)] == [
-        CallBegin(0, "apply_patch", "c1", "custom"),
-        CallBegin(1, "apply_patch", "c2", "custom"),
-    ]
-    assert seen(run)["calls"] == [("c1", "apply_patch", text), ("c2", "apply_patch", "x")]
-    assert sum(isinstance(event, CallArgs) for event in run) > len(text) // 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"), [('{"patch":"abc"}', "abc"), ("*** Begin Patch", "*** Begin Patch"), ('{"a":1,"b":2}', '{"a":1,"b":2}'), ("{}", "")]
-)
-async def test_a_custom_call_in_another_shape_still_carries_its_input(arguments: str, text: str) -> None:
-    run = await play(Reply.stream(answer("", [("c", "apply_patch", arguments)])), turn(tools=(PATCH,)))
-    assert "".join(event.delta for event in run if isinstance(event, CallArgs)) == text
-    assert any(isinstance(event, CallEnd) and event.status in ("ok", "repaired") for event in run)
-
-
-@given(st.text(), st.booleans(), st.lists(st.integers(0, 400), max_size=8))
-def test_any_input_survives_wrapping_and_any_cut(text: str, ascii_only: bool, cuts: list[int]) -> None:
-    wrapped = json.dumps({"input": text}, ensure_ascii=ascii_only)
-    places = sorted({0, len(wrapped), *(min(cut, len(wrapped)) for cut in cuts)})
-    decoder = InputDecoder()
-    out = [decoder.feed(wrapped[start:end]) for start, end in pairwise(places)]
-    assert "".join(out) + decoder.finish() == text
-
-
-def test_lone_halves_of_a_pair_in_an_input_are_replaced() -> None:
-    decoder = InputDecoder()
-    assert decoder.feed(r'{"input":"a\ud83d b\ude00 \ud83d\ude00 \ud83d"}') + decoder.finish() == "a\ufffd b\ufffd 😀 \ufffd"
 
 
 # --- the reader alone --------------------------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ SCENARIOS = [
     ),
     Scenario("raw thoughts then call", 'chunk 3\nthink Hmm, well.\ncall f {"x": 2}', None, (("f", '{"x": 2}'),), "tool_calls", thought="Hmm, well."),
     Scenario("summary then text", "chunk 3\nsummarize Thinking.\nsay Done.", text="Done.", thought="Thinking."),
-    Scenario("thought, text and call", 'think Hm.\nsay Look:\ncall g', "Look:", (("g", "{}"),), "tool_calls", thought="Hm."),
+    Scenario("thought, text and call", "think Hm.\nsay Look:\ncall g", "Look:", (("g", "{}"),), "tool_calls", thought="Hm."),
     Scenario(
         "legacy functions",
         'chunk 3\ncall f {"x": 1}',
@@ -155,7 +155,7 @@ CASES = [
     for scenario in SCENARIOS
     for api in ("chat", "responses")
     for strategy in ("native", "emulated")
-    if _request(scenario, api) is not None  # type: ignore[arg-type]
+    if _request(scenario, api) is not None
 ]
 
 

@@ -23,7 +23,7 @@ def test_a_block_has_the_name_and_each_argument_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
-        (r'"a & <b> \"c\" '"'d'"'"', "a &amp; &lt;b&gt; &quot;c&quot; &apos;d&apos;"),
+        (r'"a & <b> \"c\" ' "'d'" '"', "a &amp; &lt;b&gt; &quot;c&quot; &apos;d&apos;"),
         ("1.50", "1.50"),
         ("12345678901234567890123", "12345678901234567890123"),
         ("true", "true"),

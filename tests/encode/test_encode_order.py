@@ -128,8 +128,8 @@ wild_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(CallEnd, indexes, st.sampled_from(["ok", "truncated", "invalid"])),
     st.just(Usage(1, 1)),
 )
-ends: st.SearchStrategy[Event] = (
-    st.sampled_from([Finish("stop"), Finish("length"), Finish("tool_calls"), Finish("content_filter"), Failure("backend", "x")])
+ends: st.SearchStrategy[Event] = st.sampled_from(
+    [Finish("stop"), Finish("length"), Finish("tool_calls"), Finish("content_filter"), Failure("backend", "x")]
 )
 
 

@@ -1,12 +1,12 @@
 """What stands behind the wire: the contract of a backend.
 
-A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes, and never decides policy. A batch is what one read of
-the backend gave: the pipeline sends what it yields in one write. Closing the iterator (`aclose`) cancels the run at the backend.
+A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes, and never decides policy. A batch is what one read
+of the backend gave: the pipeline sends what it yields in one write. Closing the iterator (`aclose`) cancels the run at the backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -46,7 +46,7 @@ class Backend(Protocol):
     @property
     def strategy(self) -> Strategy: ...
 
-    def run(self, turn: Turn) -> AsyncIterator[Batch]:
+    def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         """Runs the turn. Yields batches; ends with `Finish` or `Failure`; raises `ToolwireError` where that is simpler."""
         ...
 

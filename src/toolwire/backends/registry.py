@@ -75,7 +75,9 @@ def _fit(key: str, value: Any, hint: Any) -> Any:
 
 def _shown(value: Any) -> str:
     """The type alone: a value may be a secret."""
-    return {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a table"}.get(type(value), "something else")
+    return {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a table"}.get(
+        type(value), "something else"
+    )
 
 
 def build(id: str, backend: str, options: dict[str, Any]) -> Backend:

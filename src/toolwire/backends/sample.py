@@ -1,4 +1,7 @@
-"""Small valid instances of a JSON schema, for the demo model's calls. Pure. Patterns are tried by the schema library, whose engine can not be made to run long."""
+"""Small valid instances of a JSON schema, for the demo model's calls.
+
+Pure. Patterns are tried by the schema library, whose engine can not be made to run long.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _FORMATS = {
 
 
 def sample(schema: Any, words: Sequence[str] = (), root: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """An instance with the required keys only. `words` are preferred for free strings (a demo that echoes the person's own words is easier to follow)."""
+    """An instance with the required keys only.
+
+    `words` are preferred for free strings (a demo that echoes the person's own words is easier to follow).
+    """
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
     root = root if root is not None else schema

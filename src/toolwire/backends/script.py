@@ -9,8 +9,9 @@
     say It is {result}.
     usage 9 5
 
-The first part answers the first turn, the second the next one (after the tool's result), and so on; the last part answers all further turns. `STEPS` lists the words.
-A text that begins with a double quote is a JSON string, so that `say "two\\nlines"` can hold anything. Standard library only.
+The first part answers the first turn, the second the next one (after the tool's result), and so on; the last part answers all further turns.
+`STEPS` lists the words. A text that begins with a double quote is a JSON string, so that `say "two\\nlines"` can hold anything. Standard library
+only.
 """
 
 from __future__ import annotations

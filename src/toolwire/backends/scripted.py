@@ -1,8 +1,8 @@
 """A model that does what a script says: deterministic, offline, and the default that `toolwire serve` shows a new user.
 
-With a script it plays the script's parts. Without one it is the demo model: it answers with text, calls the required, named or first fitting tool with minimal valid
-arguments, and tells what a tool's result said. With `tools = "emulated"` it is a model that knows nothing of tools: it reads the prompt it is given, like any
-text-only model, and writes its calls as text in the dialect named by `writes`.
+With a script it plays the script's parts. Without one it is the demo model: it answers with text, calls the required, named or first fitting tool
+with minimal valid arguments, and tells what a tool's result said. With `tools = "emulated"` it is a model that knows nothing of tools: it reads the
+prompt it is given, like any text-only model, and writes its calls as text in the dialect named by `writes`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from toolwire.backends.sample import sample
 from toolwire.backends.script import Step, parse_script
 from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects.render import render
-from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 _NATIVE = Capabilities(
@@ -74,7 +74,7 @@ class ScriptedBackend:
     async def close(self) -> None:
         pass
 
-    async def run(self, turn: Turn) -> AsyncIterator[Batch]:
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         self.seen.append(turn)
         steps = self._turns[min(_answers(turn), len(self._turns) - 1)] if self._turns else list(demo(_as_read(turn) if not turn.tools else turn))
         write = _Writer(turn, self.options.writes if self.strategy == "emulated" else None)
@@ -143,8 +143,9 @@ class _Writer:
         end = CallEnd(self._calls, "truncated" if broken else "ok")
         self._calls += 1
         if self._chunk:
-            for batch in ([begin], *([piece] for piece in pieces), [end]):
-                yield batch
+            yield [begin]
+            yield from ([piece] for piece in pieces)
+            yield [end]
         else:
             yield [begin, *pieces, end]
 
@@ -171,7 +172,7 @@ class _Writer:
         return [text[place : place + size] for place in range(0, len(text), size)]
 
 
-_EVENTS = {
+_EVENTS: dict[str, Callable[[str], Event]] = {
     "say": Text,
     "raw": Text,
     "think": Thought,
@@ -261,7 +262,9 @@ def _split(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W_]{3,}", spaced.lower()) if word not in _COMMON]
 
 
-_COMMON = frozenset("the and for you your with what how does are can this that from get set tool call use now has have not all any please about".split())
+_COMMON = frozenset(
+    "the and for you your with what how does are can this that from get set tool call use now has have not all any please about".split()
+)
 
 
 def _own_words(user: str) -> list[str]:
@@ -286,9 +289,11 @@ def _as_read(turn: Turn) -> Turn:
     choice = ToolChoice("required" if must else "auto", named[1] if named else None)
     items = [item for item in turn.items if not (isinstance(item, Message) and item.role == "system")]
     last = items[-1] if items else None
-    blocks = re.findall(rf'<tool_result:{nonce[1]} id="([^"]*)"(?: name="([^"]*)")?>\n(.*?)\n</tool_result:{nonce[1]}>', _words(last) if isinstance(last, Message) else "", re.DOTALL)  # noqa: E501
+    blocks = re.findall(
+        rf'<tool_result:{nonce[1]} id="([^"]*)"(?: name="([^"]*)")?>\n(.*?)\n</tool_result:{nonce[1]}>',
+        _words(last) if isinstance(last, Message) else "",
+        re.DOTALL,
+    )
     if blocks:
         items = items[:-1] + [Result(id, (TextPart(text),), name=name or None) for id, name, text in blocks]
     return replace(turn, tools=tuple(tools), tool_choice=choice, items=tuple(items))
-
-

@@ -1,14 +1,14 @@
 """JSON as models write it, read in one pass and passed on as strict JSON.
 
-`JsonFlow` is a transducer: text goes in in pieces of any size, strict JSON comes out. What is strict already goes through verbatim, slice by slice (laws 6 and 7);
-what models get wrong by habit is mended on the way, always by appending, never by taking back what was sent:
+`JsonFlow` is a transducer: text goes in in pieces of any size, strict JSON comes out. What is strict already goes through verbatim, slice by slice
+(laws 6 and 7); what models get wrong by habit is mended on the way, always by appending, never by taking back what was sent:
 
     control character in a string     escaped                  single-quoted string      double-quoted
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
     trailing comma                    left out                 True, False, None         true, false, null
 
-Each mend is named in `issues`. Anything else is a violation: the flow stops at that very character, wherever the pieces were cut (law 4). No recursion; nesting is
-bounded by `MAX_DEPTH`. Standard library only.
+Each mend is named in `issues`. Anything else is a violation: the flow stops at that very character, wherever the pieces were cut (law 4). No
+recursion; nesting is bounded by `MAX_DEPTH`. Standard library only.
 """
 
 from __future__ import annotations
@@ -323,7 +323,10 @@ def load_object(arguments: str) -> dict[str, Any] | None:
 
 
 class StringFlow:
-    """Arguments that a model wrote as a JSON *string* of JSON: unescaped once, on the way, and read by a `JsonFlow`. Starts behind the opening quote."""
+    """Arguments that a model wrote as a JSON *string* of JSON: unescaped once, on the way, and read by a `JsonFlow`.
+
+    Starts behind the opening quote.
+    """
 
     __slots__ = ("_high", "_rest", "bad", "done", "inner", "out", "seen")
 

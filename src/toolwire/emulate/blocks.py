@@ -1,14 +1,15 @@
 """The grammars of a block, as generators: they read from the scanner's buffer, and ask for more text by yielding.
 
-A generator decides nothing before it has the characters that decide it, so that the cuts between pieces never show (law 4). Once the end of the text is
-known it never yields. What it consumed without making a call of it is text again: the scanner knows where the block began. Standard library only.
+A generator decides nothing before it has the characters that decide it, so that the cuts between pieces never show (law 4). Once the end of the
+text is known it never yields. What it consumed without making a call of it is text again: the scanner knows where the block began. Standard library
+only.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.arguments import JsonFlow, StringFlow
@@ -97,7 +98,10 @@ def string(scan: ToolCallParser, bare: bool = False) -> Reading:
 
 
 def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Any) -> Reading:
-    """Hands everything before the first closer to `emit`, holding back `keep` characters that may still belong to it; consumes the closer. False at the end."""
+    """Hands everything before the first closer to `emit`, holding back `keep` characters that may still belong to it; consumes the closer.
+
+    False at the end.
+    """
     while True:
         places = [(place, closer) for closer in closers if (place := scan.buffer.find(closer, scan.position)) >= 0]
         if places:
@@ -467,10 +471,8 @@ def escaped(text: str, opened: bool = False) -> str:
 def wants_string(schema: Any, key: str) -> bool:
     """Whether the schema takes nothing but strings for this key: then the text between the tags is the value, whatever it looks like."""
     properties = schema.get("properties")
-    one = properties.get(key) if hasattr(properties, "get") else None
-    if not hasattr(one, "get"):
-        return False
-    kind = one.get("type")
+    one = properties.get(key) if isinstance(properties, Mapping) else None
+    kind = one.get("type") if isinstance(one, Mapping) else None
     return kind == "string" or kind == ["string"]
 
 

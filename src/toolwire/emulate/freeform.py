@@ -1,29 +1,34 @@
 """Custom tools on a backend that knows only functions.
 
-A custom tool takes free text. It is offered as a function with one string, `input`, and what comes back is unwrapped: the encoders see a custom call whose deltas are
-the text itself. Pure; standard library only.
+A custom tool takes free text. It is offered as a function with one string, `input`, and what comes back is unwrapped: the encoders see a custom
+call whose deltas are the text itself. Arguments of another shape are held to the end: a single text value is the input, anything else is passed on
+as it is. Pure; standard library only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from toolwire.emulate.arguments import StringFlow
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.turn import ToolSpec
 
 INPUT = "input"
+
+_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_OPENING_LIMIT = 256
+_SPECIAL = re.compile(r'["\\]')
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
+_REPLACEMENT = "\ufffd"
 
 
 def as_function(tool: ToolSpec) -> ToolSpec:
     """The function that stands for a custom tool."""
     if tool.kind == "function":
         return tool
-    description = tool.description
-    grammar = (tool.format or {}).get("definition") or ((tool.format or {}).get("grammar") or {}).get("definition")
-    if isinstance(grammar, str):
-        description = f"{description}\n\nThe input must follow this grammar:\n{grammar}".strip()
+    description = f"{tool.description}\n\n{_grammar(tool.format)}".strip()
     schema = {
         "type": "object",
         "properties": {INPUT: {"type": "string", "description": "The tool's whole input, as plain text."}},
@@ -33,54 +38,108 @@ def as_function(tool: ToolSpec) -> ToolSpec:
     return ToolSpec(tool.name, description, schema, namespace=tool.namespace)
 
 
+def _grammar(format: Mapping[str, Any] | None) -> str:
+    """What a custom tool's format demands, in words: the backend can not be held to it."""
+    if not format or format.get("type") != "grammar":
+        return ""
+    grammar = format.get("grammar")
+    grammar = grammar if isinstance(grammar, Mapping) else format
+    return f"The input must follow this {grammar.get('syntax', 'lark')} grammar:\n{grammar.get('definition', '')}"
+
+
 def wrap(text: str) -> str:
     """A custom call's input as the arguments of its function, for the history."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
-class _Input:
-    """Finds the string behind `"input":` and unescapes it as it comes; anything else a model wrote is its input as it stands."""
+class InputDecoder:
+    """Decodes `{"input":"…"}` as it streams: what `feed` returned and what `finish` returns, concatenated, is the input. `started`: it fits."""
+
+    __slots__ = ("_closed", "_escape", "_held", "_high", "_size", "started")
 
     def __init__(self) -> None:
-        self._head = ""
-        self._flow: Unescaped | None = None
-        self._plain = False
+        self._held: list[str] = []
+        self._size = 0
+        self.started = self._closed = False
+        self._escape = ""  # an escape sequence that is not whole yet
+        self._high = ""  # the first half of a surrogate pair
 
-    def feed(self, text: str) -> str:
-        if self._plain:
-            return text
-        if self._flow is not None:
-            return self._flow.feed(text)
-        self._head += text
-        compact = self._head.lstrip()
-        opening = f'{{"{INPUT}":"'
-        shape = "".join(compact[: compact.find(":") + 1].split()) + compact[compact.find(":") + 1 :].lstrip() if ":" in compact else "".join(compact.split())
-        if shape.startswith(opening):
-            self._flow = Unescaped()
-            return self._flow.feed(shape[len(opening) :])
-        if opening.startswith(shape):
+    def feed(self, piece: str) -> str:
+        if self._closed:
             return ""
-        self._plain = True
-        return self._head
+        if self.started:
+            return self._decode(piece)
+        self._held.append(piece)
+        fresh_size, self._size = self._size, self._size + len(piece)
+        if fresh_size > _OPENING_LIMIT:
+            return ""
+        text = "".join(self._held)
+        opening = _OPENING.match(text)
+        if opening is None:
+            return ""
+        self.started = True
+        self._held.clear()
+        return self._decode(text[opening.end() :])
 
     def finish(self) -> str:
-        return self._head if self._flow is None and not self._plain and self._head not in ("", "{}") else ""
+        """What is still owed: a half pair, or arguments of another shape."""
+        high, self._high = self._high, ""
+        if self.started:
+            return _REPLACEMENT if high else ""
+        text = "".join(self._held)
+        self._held.clear()
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        if isinstance(value, str):
+            return value
+        values = list(value.values()) if isinstance(value, dict) else []
+        return values[0] if len(values) == 1 and isinstance(values[0], str) else text if values else ""
+
+    def _decode(self, piece: str) -> str:
+        text = self._escape + piece
+        self._escape = ""
+        out: list[str] = []
+        at = 0
+        while at < len(text):
+            special = _SPECIAL.search(text, at)
+            end = special.start() if special else len(text)
+            if end > at:
+                self._put(text[at:end], out)
+            if special is None:
+                break
+            if special[0] == '"':
+                self._closed = True
+                break
+            size = 6 if text[end + 1 : end + 2] == "u" else 2
+            if len(text) < end + size:
+                self._escape = text[end:]
+                break
+            self._put(_unescape(text[end : end + size]), out)
+            at = end + size
+        return "".join(out)
+
+    def _put(self, text: str, out: list[str]) -> None:
+        if self._high:
+            high, self._high = self._high, ""
+            if "\udc00" <= text[0] <= "\udfff":
+                text = (high + text[0]).encode("utf-16-le", "surrogatepass").decode("utf-16-le") + text[1:]
+            else:
+                out.append(_REPLACEMENT)
+        if len(text) == 1 and "\ud800" <= text <= "\udbff":
+            self._high = text
+        else:
+            out.append(_REPLACEMENT if len(text) == 1 and "\udc00" <= text <= "\udfff" else text)
 
 
-class Unescaped:
-    """The inside of a JSON string as text; what follows its closing quote is markup."""
-
-    def __init__(self) -> None:
-        self._flow = StringFlow()
-        self._flow.bad = True  # free text: nothing in it is read as JSON
-        self._rest = ""
-
-    def feed(self, text: str) -> str:
-        text = self._rest + text
-        if self._flow.done:
-            return ""
-        self._rest = text[self._flow.run(text, 0) :]
-        return self._flow.take()
+def _unescape(sequence: str) -> str:
+    if sequence[1] == "u":
+        try:
+            return chr(int(sequence[2:], 16))
+        except ValueError:
+            return sequence
+    return _ESCAPES.get(sequence[1], sequence)
 
 
 class Unwrap:
@@ -88,7 +147,7 @@ class Unwrap:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        self._open: dict[int, _Input] = {}
+        self._open: dict[int, InputDecoder] = {}
 
     def feed(self, events: list[Event]) -> list[Event]:
         if not self._names:
@@ -96,17 +155,19 @@ class Unwrap:
         out: list[Event] = []
         for event in events:
             if isinstance(event, CallBegin) and event.name in self._names:
-                self._open[event.index] = _Input()
+                self._open[event.index] = InputDecoder()
                 out.append(CallBegin(event.index, event.name, event.id, "custom"))
             elif isinstance(event, CallArgs) and event.index in self._open:
                 text = self._open[event.index].feed(event.delta)
                 if text:
                     out.append(CallArgs(event.index, text))
             elif isinstance(event, CallEnd) and event.index in self._open:
-                text = self._open.pop(event.index).finish()
+                decoder = self._open.pop(event.index)
+                text = decoder.finish()
                 if text:
                     out.append(CallArgs(event.index, text))
-                out.append(event)
+                bare = event.status == "invalid" and not decoder.started  # the input itself in place of the wrapped one
+                out.append(CallEnd(event.index, "repaired", event.issues) if bare else event)
             else:
                 out.append(event)
         return out

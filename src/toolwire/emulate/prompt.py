@@ -1,7 +1,8 @@
 """What a model without tools is told about them.
 
-One block of instructions from the turn's tools, tool choice, parallel calls and output format. The sentinel it teaches carries the request's own token (law 12), so
-that nothing the model read elsewhere, a note, a web page, an earlier answer, can be mistaken for a call. Pure; standard library only.
+One block of instructions from the turn's tools, tool choice, parallel calls and output format. The sentinel it teaches carries the request's own
+token (law 12), so that nothing the model read elsewhere, a note, a web page, an earlier answer, can be mistaken for a call. Pure; standard library
+only.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def tools_prompt(tools: Sequence[ToolSpec], choice: ToolChoice, *, parallel: boo
         "You can call these tools. Each line is one tool, with a JSON schema of its parameters:\n\n"
         f"<tools>\n{listing}\n</tools>\n\n"
         "To call a tool, write exactly this block:\n\n"
-        f'<tool_call:{nonce}>\n{{"name": "TOOL_NAME", "arguments": {{"KEY": "VALUE"}}}}\n</tool_call:{nonce}>\n\n' + "\n".join(f"- {rule}" for rule in rules)
+        f'<tool_call:{nonce}>\n{{"name": "TOOL_NAME", "arguments": {{"KEY": "VALUE"}}}}\n</tool_call:{nonce}>\n\n'
+        + "\n".join(f"- {rule}" for rule in rules)
     )
 
 
@@ -74,8 +76,8 @@ def output_prompt(output: OutputFormat) -> str:
     if output.type == "json_schema":
         described = f" ({output.description})" if output.description else ""
         return (
-            f"When you answer in text, the whole answer must be one JSON value{described} that fits this JSON schema, and nothing else: no code fence, "
-            f"no words before or after it.\n\n{_dump(dict(output.schema or {}))}"
+            f"When you answer in text, the whole answer must be one JSON value{described} that fits this JSON schema, and nothing else: "
+            f"no code fence, no words before or after it.\n\n{_dump(dict(output.schema or {}))}"
         )
     return ""
 

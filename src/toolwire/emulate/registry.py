@@ -35,8 +35,8 @@ def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
 class ToolRegistry:
     """Looks up a name as a model wrote it.
 
-    The stated normalisation, in this order: the exact name; without a habitual prefix (`functions.` …); without regard to case, `-`, `_` and `.`, where that
-    names exactly one tool. Nothing else counts as known.
+    The stated normalisation, in this order: the exact name; without a habitual prefix (`functions.` …); without regard to case, `-`, `_` and `.`,
+    where that names exactly one tool. Nothing else counts as known.
     """
 
     def __init__(self, tools: Iterable[ToolSpec | Mapping[str, Any]]) -> None:

@@ -2,9 +2,10 @@
 
 The kernel keeps these laws, for every dialect at once:
 
-- Law 4, split invariance: every decision is a function of the characters, never of where the pieces were cut. A limit is judged at the character that exceeds it.
-- Law 5, nothing is lost: a character is in `Text`, in a call's arguments, or markup of a call that came out. A block that breaks its grammar before a known tool was
-  named goes back to being text, and scanning resumes one character behind its marker.
+- Law 4, split invariance: every decision is a function of the characters, never of where the pieces were cut. A limit is judged at the character
+  that exceeds it.
+- Law 5, nothing is lost: a character is in `Text`, in a call's arguments, or markup of a call that came out. A block that breaks its grammar before
+  a known tool was named goes back to being text, and scanning resumes one character behind its marker.
 - Law 6: arguments leave as verbatim slices; what was sent is never contradicted.
 - Law 7: what is held is bounded by `Limits`; a failed candidate is scanned again only while it is short, so the cost stays linear.
 - Law 12: recovery dialects do not fire inside a code fence, behind a backtick, or on a block that stands verbatim in `quoted`.
@@ -158,7 +159,10 @@ class ToolCallParser:
         next(self._machine)  # type: ignore[arg-type]
 
     def _room(self) -> int:
-        """How much more text may come before the candidate exceeds its limit. Without one: so much that none can begin and exceed its limit unseen."""
+        """How much more text may come before the candidate exceeds its limit.
+
+        Without one: so much that none can begin and exceed its limit unseen.
+        """
         stride = max(1, self._limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
             return stride

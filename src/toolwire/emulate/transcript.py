@@ -1,7 +1,7 @@
 """The history as a model without tools reads it: messages only, calls and results as text with their ids.
 
-Calls stand in the assistant's own words, in the sentinel that the prompt teaches; results come as the user's messages, in call order. Our own markers inside a
-tool's output are broken, so that a model that copies them copies no call. Pure; standard library only.
+Calls stand in the assistant's own words, in the sentinel that the prompt teaches; results come as the user's messages, in call order. Our own
+markers inside a tool's output are broken, so that a model that copies them copies no call. Pure; standard library only.
 """
 
 from __future__ import annotations

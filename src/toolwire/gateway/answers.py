@@ -30,9 +30,11 @@ class ChatAnswer:
 
     def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
         id = ids("chatcmpl-")
-        self._writer = ChatEncoder(
-            turn.model, id=id, created=created, ids=ids, include_usage=turn.include_usage, legacy=turn.legacy_functions, choices=turn.n
-        ) if turn.stream else None
+        self._writer = (
+            ChatEncoder(turn.model, id=id, created=created, ids=ids, include_usage=turn.include_usage, legacy=turn.legacy_functions, choices=turn.n)
+            if turn.stream
+            else None
+        )
         self._folded = None if turn.stream else ChatBody(turn.model, id=id, created=created, ids=ids, legacy=turn.legacy_functions, choices=turn.n)
 
     @property

@@ -1,13 +1,13 @@
 """One run, or, where a call was required and none came or a strict call did not fit its schema, two.
 
-A required call is enforced here for backends that only know text: nothing goes out before the first call is seen; an answer without one is asked for again once, with
-a corrective message; then the turn fails clearly. A call is never invented.
+A required call is enforced here for backends that only know text: nothing goes out before the first call is seen; an answer without one is asked
+for again once, with a corrective message; then the turn fails clearly. A call is never invented.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from toolwire.backends.base import Backend, Batch
@@ -22,11 +22,11 @@ log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
-async def events(backend: Backend, turn: Turn) -> AsyncIterator[Batch]:
+async def events(backend: Backend, turn: Turn) -> AsyncGenerator[Batch, None]:
     """A backend's run with every way to end badly turned into a `Failure`."""
     run = backend.run(turn)
     try:
-        async with aclosing(run):  # type: ignore[type-var]
+        async with aclosing(run):
             async for batch in run:
                 yield batch
                 if batch and isinstance(batch[-1], Finish | Failure):
@@ -41,7 +41,7 @@ async def events(backend: Backend, turn: Turn) -> AsyncIterator[Batch]:
     yield [CUT]
 
 
-async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIterator[Batch]:
+async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
     """The usual case: what comes goes on."""
     interpreter = Interpreter(plan, ids)
     async with aclosing(events(backend, plan.turn)) as source:
@@ -53,7 +53,7 @@ async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIte
                 return
 
 
-def attempts(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIterator[Batch]:
+def attempts(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
     """The events of a turn, by as many attempts as the plan allows."""
     must_judge = plan.scanner is not None and (plan.required or any(tool.strict for tool in plan.scanner().registry.tools.values()))
     return _judged(plan, backend, ids) if must_judge else attempt_once(plan, backend, ids)
@@ -102,7 +102,7 @@ class _Attempt:
         return self.without_call or bool(self.issues)
 
 
-async def _judged(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncIterator[Batch]:
+async def _judged(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
     turn = plan.turn
     for last in (False, True):
         interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)

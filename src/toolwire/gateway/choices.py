@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from toolwire.backends.base import Batch
@@ -11,18 +11,18 @@ from toolwire.backends.base import Batch
 _MOST_WAITING = 64  # batches that a run may be ahead of the reader
 
 
-async def merged(runs: list[AsyncIterator[Batch]]) -> AsyncIterator[tuple[int, Batch]]:
+async def merged(runs: list[AsyncGenerator[Batch, None]]) -> AsyncGenerator[tuple[int, Batch], None]:
     """Batches as they come. One run is passed through; closing this closes all."""
     if len(runs) == 1:
-        async with aclosing(runs[0]) as run:  # type: ignore[type-var]
+        async with aclosing(runs[0]) as run:
             async for batch in run:
                 yield 0, batch
         return
     waiting: asyncio.Queue[tuple[int, Batch | BaseException | None]] = asyncio.Queue(_MOST_WAITING)
 
-    async def read(choice: int, run: AsyncIterator[Batch]) -> None:
+    async def read(choice: int, run: AsyncGenerator[Batch, None]) -> None:
         try:
-            async with aclosing(run):  # type: ignore[type-var]
+            async with aclosing(run):
                 async for batch in run:
                     await waiting.put((choice, batch))
             await waiting.put((choice, None))

@@ -1,4 +1,5 @@
-"""From a backend's events to the client's: the scanner where a backend has only text, custom tools unwrapped, calls held where a setting says so, and ids.
+"""From a backend's events to the client's: the scanner where a backend has only text, custom tools unwrapped, calls held where a setting says so,
+and ids.
 
 One `Interpreter` reads one run (one attempt of it). Pure: no I/O, ids are handed in.
 """

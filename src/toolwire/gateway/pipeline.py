@@ -2,8 +2,8 @@
 
     respond ── parse, decode ──▶ Turn ── make_plan ──▶ Plan ── attempts ──▶ events ── Policy ──▶ ChatEncoder / ResponsesEncoder ──▶ bytes
 
-Law 3, one path: a body is the fold of the same events that a stream is written from. Before the first byte of an answer a failure is an HTTP error (`ToolwireError`);
-after it, it is told in-band. Closing the stream cancels the run.
+Law 3, one path: a body is the fold of the same events that a stream is written from. Before the first byte of an answer a failure is an HTTP error
+(`ToolwireError`); after it, it is told in-band. Closing the stream cancels the run.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.store = store
-        self.models: Mapping[str, Backend] = backends or {model.id: registry.build(model.id, model.backend, model.options) for model in settings.models}
+        self.models: Mapping[str, Backend] = backends or {
+            model.id: registry.build(model.id, model.backend, model.options) for model in settings.models
+        }
         self.kinds = {model.id: model.backend for model in settings.models}
         self.observers: list[Callable[[TurnSummary], None]] = []
         self.ids = ids
@@ -182,14 +184,14 @@ class Run:
 
     # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
 
-    async def _events(self, plan: Plan, backend: Backend) -> AsyncIterator[Batch]:
+    async def _events(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
         """What one choice of the answer is made of."""
         policy = Policy(plan.rules)
         self._policies.append(policy)
         xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
         grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
         source = attempts(plan, backend, self._gateway.ids)
-        async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:  # type: ignore[type-var]
+        async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
             async for batch in batches:
                 batch = policy.feed(batch)
                 if policy.cut:
@@ -200,7 +202,7 @@ class Run:
                 if policy.cut:
                     return
 
-    def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncIterator[tuple[int, Batch]]:
+    def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncGenerator[tuple[int, Batch], None]:
         return merged([self._events(plan, backend) for _ in range(choices)])
 
     def _note(self, batch: Batch) -> None:
@@ -218,7 +220,7 @@ class Run:
     async def whole(self, plan: Plan, backend: Backend) -> Answer:
         answer = self.answer
         assert self.turn is not None and answer is not None
-        async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:  # type: ignore[type-var]
+        async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
             async for choice, batch in batches:
                 self._note(batch)
                 answer.fold(batch, choice)
@@ -234,7 +236,7 @@ class Run:
     async def stream(self, plan: Plan, backend: Backend) -> Answer:
         """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
         blocks = self._blocks(plan, backend)
-        first: asyncio.Future[bytes] = asyncio.ensure_future(anext(blocks))  # type: ignore[arg-type]
+        first: asyncio.Future[bytes] = asyncio.ensure_future(anext(blocks))
         opened = _Blocks(first, blocks)
         try:
             await asyncio.wait({first}, timeout=self._gateway.settings.server.commit_after_s)
@@ -250,7 +252,7 @@ class Run:
         answer = self.answer
         assert self.turn is not None and answer is not None
         try:
-            async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:  # type: ignore[type-var]
+            async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
                 async for choice, batch in batches:
                     self._note(batch)
                     block = answer.feed(batch, choice)
@@ -362,12 +364,12 @@ class _Blocks:
         await self._rest.aclose()
 
 
-async def _with_grace(source: AsyncIterator[Batch], policy: Policy, grace: float) -> AsyncIterator[Batch]:
+async def _with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace: float) -> AsyncGenerator[Batch, None]:
     """Ends a burst of calls when no further one came for so long."""
     following: asyncio.Future[Batch] | None = None
     try:
         while True:
-            following = asyncio.ensure_future(anext(source))  # type: ignore[arg-type]
+            following = asyncio.ensure_future(anext(source))
             done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
             if not done:
                 yield policy.end()
@@ -381,4 +383,4 @@ async def _with_grace(source: AsyncIterator[Batch], policy: Policy, grace: float
         if following is not None and not following.done():
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        await source.aclose()  # type: ignore[attr-defined]
+        await source.aclose()

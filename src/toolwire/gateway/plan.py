@@ -1,7 +1,8 @@
 """The plan of a turn: capabilities × request × settings → what the backend is asked, how its answer is read, and a report of every field.
 
-Law 10, no field is ignored in silence: each known field of a request is `honoured`, `emulated`, `ignored` or `refused`, by the table `FIELDS` and the capabilities of
-the backend; the report names those that were not plainly honoured, never a client's own words. Pure, but for the ids that are handed in.
+Law 10, no field is ignored in silence: each known field of a request is `honoured`, `emulated`, `ignored` or `refused`, by the table `FIELDS` and
+the capabilities of the backend; the report names those that were not plainly honoured, never a client's own words. Pure, but for the ids that are
+handed in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolwire.turn import Call, Item, Message, OutputFormat, Result, TextPart, T
 Disposition = Literal["honoured", "emulated", "ignored", "refused"]
 Rule = Literal["gateway", "backend", "tools", "choice", "format", "chat_only", "responses_only"]
 
-# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind. `backend`: where the backend's capabilities list it.
+# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind. `backend`: where the backend lists it.
 # `tools`, `choice`, `format`: by the strategy of the plan. `chat_only`, `responses_only`: by Toolwire on that API, else nowhere.
 FIELDS: dict[str, Rule] = {
     "model": "gateway",
@@ -81,9 +82,12 @@ FIELDS: dict[str, Rule] = {
 }
 _NOTE = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
 HOSTED = frozenset(
-    "web_search web_search_preview file_search code_interpreter mcp image_generation computer computer_use computer_use_preview local_shell shell apply_patch "
-    "tool_search".split()
+    "web_search web_search_preview file_search code_interpreter mcp image_generation computer computer_use "
+    "computer_use_preview local_shell shell apply_patch tool_search".split()
 )
+
+
+_NONE = ToolChoice("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class Plan:
     scanner: Callable[[], ToolCallParser] | None = None
     customs: frozenset[str] = frozenset()
     required: bool = False
-    choice: ToolChoice = ToolChoice("none")
+    choice: ToolChoice = _NONE
     nonce: str = ""
     prefill: str = ""
     hold_calls: bool = False

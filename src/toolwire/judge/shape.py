@@ -84,9 +84,7 @@ CHUNK = Shape(
     {"id": FILLED, "object": only("chat.completion.chunk"), "created": COUNT, "model": FILLED, "choices": LIST},
     {"usage": or_null(OBJECT), "obfuscation": TEXT, **_CHAT_EXTRAS},
 )
-CHUNK_CHOICE = Shape(
-    "choice", {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))}, {"logprobs": or_null(OBJECT)}
-)
+CHUNK_CHOICE = Shape("choice", {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))}, {"logprobs": or_null(OBJECT)})
 DELTA = Shape(
     "delta",
     {},
@@ -104,9 +102,7 @@ COMPLETION = Shape(
     {"id": FILLED, "object": only("chat.completion"), "created": COUNT, "model": FILLED, "choices": FILLED_LIST},
     {"usage": OBJECT, "metadata": ANY, **_CHAT_EXTRAS},
 )
-COMPLETION_CHOICE = Shape(
-    "choice", {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)}
-)
+COMPLETION_CHOICE = Shape("choice", {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)})
 MESSAGE = Shape(
     "message",
     {"role": only("assistant"), "content": or_null(TEXT), "refusal": or_null(TEXT)},

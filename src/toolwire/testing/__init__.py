@@ -1,7 +1,7 @@
 """Test doubles that Toolwire's own tests use and that are public: a scripted model, a fake upstream, and the judges of the wire.
 
-    from toolwire.testing import FakeUpstream, ScriptedBackend
-    from toolwire.testing.judges import Judge
+from toolwire.testing import FakeUpstream, ScriptedBackend
+from toolwire.testing.judges import Judge
 """
 
 from __future__ import annotations

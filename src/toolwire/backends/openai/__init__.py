@@ -3,7 +3,7 @@
 options.py   the keys of [models.ID]
 render.py    Turn → the body of a chat completions request
 read.py      the server's bytes → events
-custom.py    custom tools, which most servers do not know, as functions with one text parameter
+wire.py      the shapes of that server's JSON
 failures.py  what can go wrong → one kind of `errors.KINDS`
 backend.py   the connection: pool, timeouts, retry, cancel
 """

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -67,7 +67,6 @@ class OpenAIBackend:
             tools=native,
             tool_choice=native,
             parallel=native,
-            custom_tools=native,
             schema=True,
             images=True,
             reasoning=True,
@@ -75,7 +74,7 @@ class OpenAIBackend:
             fields=PASSED_ON | TOOL_FIELDS if native else PASSED_ON,
         )
 
-    async def run(self, turn: Turn) -> AsyncIterator[Batch]:
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         """Runs the turn; ends with exactly one `Finish` or `Failure`."""
         body = encode(render(turn, self.model, self.options))
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)

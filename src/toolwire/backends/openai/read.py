@@ -10,11 +10,10 @@ Rules:
 from __future__ import annotations
 
 from toolwire.assemble import NOT_JSON, CallAssembler, Fragment
-from toolwire.backends.openai.custom import InputDecoder
 from toolwire.backends.openai.failures import stream_failure
 from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, parse, parse_any, usage_of
 from toolwire.encode.sse import SseEvent, SseReader
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
+from toolwire.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
 from toolwire.turn import Turn
 
 FINISH_REASONS: dict[str, FinishReason] = {
@@ -42,8 +41,6 @@ class AnswerReader:
         self.ended = False
         self._sse = SseReader()
         self._calls = CallAssembler(cumulative, frozenset(tool.name for tool in turn.tools) or None)
-        self._custom = {tool.name for tool in turn.tools if tool.kind == "custom"}
-        self._decoders: dict[int, InputDecoder] = {}
         self._secrets = secrets
         self._reason = ""
         self._usage: Usage | None = None
@@ -155,42 +152,19 @@ class AnswerReader:
     def _say(self, event: Event, out: list[Event]) -> None:
         self._said = True
         if self._calls.open:
-            self._pass(self._calls.settle(), out)
+            out += self._calls.settle()
             if self._calls.open:
                 self._behind.append(event)
                 return
         out.append(event)
 
     def _call(self, fragment: Fragment, out: list[Event]) -> None:
-        self._pass(self._calls.add(fragment), out)
+        out += self._calls.add(fragment)
         if self._behind:
-            self._pass(self._calls.settle(), out)
+            out += self._calls.settle()
             if not self._calls.open:
                 out += self._behind
                 self._behind.clear()
-
-    def _pass(self, events: list[Event], out: list[Event]) -> None:
-        """Hands the assembler's events on; the wrapped calls of custom tools are unwrapped."""
-        if not self._custom:
-            out += events
-            return
-        for event in events:
-            if isinstance(event, CallBegin) and event.name in self._custom and event.kind == "function":
-                self._decoders[event.index] = InputDecoder()
-                out.append(CallBegin(event.index, event.name, event.id, "custom"))
-            elif isinstance(event, CallArgs) and event.index in self._decoders:
-                text = self._decoders[event.index].feed(event.delta)
-                if text:
-                    out.append(CallArgs(event.index, text))
-            elif isinstance(event, CallEnd) and event.index in self._decoders:
-                decoder = self._decoders.pop(event.index)
-                text = decoder.finish()
-                if text:
-                    out.append(CallArgs(event.index, text))
-                repaired = event.status == "invalid" and not decoder.started  # the bare input instead of the wrapped one
-                out.append(CallEnd(event.index, "repaired", event.issues) if repaired else event)
-            else:
-                out.append(event)
 
     # --- the end ------------------------------------------------------------------------------------------------------------------------------
 
@@ -205,7 +179,7 @@ class AnswerReader:
     def _end_calls(self, out: list[Event]) -> None:
         ends = self._calls.finish(self._finish_reason())
         self._broken = any(isinstance(event, CallEnd) and NOT_JSON in event.issues for event in ends)
-        self._pass(ends, out)
+        out += ends
         out += self._behind
         self._behind.clear()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolwire.backends.openai.custom import wrap_input, wrap_tool
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, TextPart, ToolSpec, Turn
 
@@ -127,7 +126,7 @@ def _think(message: Body, thoughts: list[str], options: OpenAIOptions) -> None:
 
 
 def _add_call(message: Body, call: Call) -> None:
-    arguments = wrap_input(call.arguments) if call.kind == "custom" else call.arguments or "{}"
+    arguments = call.arguments or "{}"
     if message["content"] == "":
         message["content"] = None
     calls = message.setdefault("tool_calls", [])
@@ -201,8 +200,6 @@ def _add_tools(body: Body, turn: Turn) -> None:
 
 
 def _function(tool: ToolSpec) -> Body:
-    if tool.kind == "custom":
-        return wrap_tool(tool)
     function: Body = {"name": tool.name}
     if tool.description:
         function["description"] = tool.description

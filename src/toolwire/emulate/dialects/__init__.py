@@ -1,7 +1,8 @@
 """How models write tool calls in text: every format is data, and one kernel (`emulate/scanner.py`) reads them all.
 
-A dialect has openers: literal markers that may begin a block, each with the grammar of what follows. An opener is a candidate, not a commitment: a block that does
-not keep its grammar up to a known tool's name goes back to being text. No opener is the beginning of another. Standard library only.
+A dialect has openers: literal markers that may begin a block, each with the grammar of what follows. An opener is a candidate, not a commitment: a
+block that does not keep its grammar up to a known tool's name goes back to being text. No opener is the beginning of another. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class JsonBlock:
 class TagBlock:
     """Calls as tags, values as text between tags; `{…}` in place of the tags is the arguments as JSON.
 
-    `call_tag` and `parameter_tag` match one whole tag and name the call or the key in group 1; `name_child` is the tag that holds the name where the call tag has none.
+    `call_tag` and `parameter_tag` match one whole tag and name the call or the key in group 1; `name_child` is the tag that holds the name where
+    the call tag has none.
     """
 
     call_tag: re.Pattern[str]

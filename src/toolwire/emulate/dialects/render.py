@@ -81,9 +81,7 @@ def _anthropic(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
     if values is None or not all(_PLAIN_KEY.match(key) for key in values):
         body = "\n" + _no_angle(arguments) + "\n"
     else:
-        body = "\n" + "".join(
-            f'<parameter name="{key}">{_value(value, wants_string(schema, key))}</parameter>\n' for key, value in values.items()
-        )
+        body = "\n" + "".join(f'<parameter name="{key}">{_value(value, wants_string(schema, key))}</parameter>\n' for key, value in values.items())
     return f'<function_calls>\n<invoke name="{name}">{body}</invoke>\n</function_calls>'
 
 

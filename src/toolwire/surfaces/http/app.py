@@ -40,9 +40,7 @@ Api = Literal["chat", "responses"]
 Keyed = Callable[[Request, str], Awaitable[Response]]
 
 _TURN_PATHS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
-TURN_ROUTES: dict[str, Api] = {
-    f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")
-}
+TURN_ROUTES: dict[str, Api] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
 STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 OUTPUT_MODES = {b"openai-json": "openai-json", b"obsidian-xml": "obsidian-xml"}

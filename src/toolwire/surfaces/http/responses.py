@@ -44,9 +44,7 @@ class Responses:
             raise ToolwireError("invalid_value", f"Expected an integer from 1 to {MAX_PAGE}.", param="limit")
         page = None
         if self._store is not None:
-            page = await self._store.input_items(
-                id, key_id, limit=int(limit), order=cast(Literal["asc", "desc"], order), after=query.get("after")
-            )
+            page = await self._store.input_items(id, key_id, limit=int(limit), order=cast(Literal["asc", "desc"], order), after=query.get("after"))
         if page is None:
             raise _not_found(id)
         ids = [item.get("id") for item in page.data]
