@@ -208,9 +208,59 @@ def call_text(rng: Random, dialect: str, sloppy: bool = True) -> str:
     written = dumped(rng, arguments(rng))
     if sloppy and rng.random() < 0.2:
         written = rng.choice(SLOPPY)(written)
-    if dialect == "sentinel" or rng.random() < 0.9:
+    if rng.random() < 0.75:
         return render(dialect, name, written, nonce=TOKEN)
-    return f'<tool_call>\n{{"arguments": {json.dumps(written)}, "id": "c", "name": {json.dumps(name)}}}\n</tool_call>'
+    return rng.choice(ENVELOPES)(rng, name, written)
+
+
+def _block(rng: Random, *inner: str) -> str:
+    """Envelopes between the markers of a dialect that takes them."""
+    opener, closer = rng.choice((("<tool_call>", "</tool_call>"), (f"<tool_call:{TOKEN}>\n", f"\n</tool_call:{TOKEN}>"), ("```json\n", "\n```"), ("\n", "\n")))
+    whole = rng.choice(("\n", " ", ",")).join(inner)
+    return opener + (f"[{whole}]" if rng.random() < 0.3 else whole) + (closer if rng.random() < 0.9 else "")
+
+
+def _any_order(rng: Random, name: str, written: str) -> str:
+    if rng.random() < 0.4:
+        written = json.dumps(written if rng.random() < 0.6 else dumped(rng, value(rng, 1)), ensure_ascii=rng.random() < 0.5)
+    members = [f'"name": {json.dumps(name)}', f'"{rng.choice(("arguments", "parameters"))}": {written}', '"type": "function"', '"id": "c"', '"note": [1, {}]']
+    members = members[: rng.randint(1, 5)]
+    rng.shuffle(members)
+    return "{" + ", ".join(members) + rng.choice(("}", "}", "}", "}}", ",}"))
+
+
+def _one(rng: Random, name: str, written: str) -> str:
+    return _block(rng, _any_order(rng, name, written))
+
+
+def _nested(rng: Random, name: str, written: str) -> str:
+    return _block(rng, f'{{"type": "function", "function": {_any_order(rng, name, written)}}}')
+
+
+def _several(rng: Random, name: str, written: str) -> str:
+    return _block(rng, *(_any_order(rng, name, written) for _ in range(rng.randint(2, 3))))
+
+
+def _tagged(rng: Random, name: str, written: str) -> str:
+    """Tags, one wrapper around several calls, with values that are not always closed."""
+    tags = "".join(f"<parameter={key(rng)}>{rng.choice(('', chr(10)))}{text(rng, 3)}</parameter>" for _ in range(rng.randint(0, 2)))
+    xml = "".join(f"<{inner}>{text(rng, 3)}</{inner}>" for inner in rng.sample(("q", "n", "name", "path"), rng.randint(0, 3)))
+    attributes = "".join(f'<parameter name="{key(rng)}">{text(rng, 3)}</parameter>' for _ in range(rng.randint(0, 2)))
+    return rng.choice(
+        (
+            f"<tool_call><function={name}>{tags}</function><function={name}>{tags}</function></tool_call>",
+            f"<function={name}>{tags}</function>",
+            f"<tool_call><function={name}>{written}</function></tool_call>",
+            f"<use_tool><name>{name}</name>{xml}</use_tool>",
+            f'<use_tool name="{name}">{xml}</use_tool>',
+            f"<use_tool>{_any_order(rng, name, written)}</use_tool>",
+            f'<function_calls><invoke name="{name}">{attributes}</invoke>\n<invoke name="{name}">{written}</invoke></function_calls>',
+            f"<invoke name='{name}'>{attributes}</invoke>",
+        )
+    )
+
+
+ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (_one, _nested, _several, _tagged, _tagged)
 
 
 def model_text(rng: Random) -> str:
@@ -243,8 +293,8 @@ def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
     return [*events, ["CallEnd", index, rng.choice(("ok", "ok", "repaired", "truncated", "invalid")), []]] if rng.random() < 0.9 else events
 
 
-def run_events(rng: Random, custom: bool = True) -> list[list[Any]]:
-    """The events of a run, as lists of a class name and its values: mostly as a good backend sends them, now and then in any order."""
+def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
+    """The events of a run, as lists of a class name and its values: as a good backend sends them, or `wild`, with repetitions and strays."""
     events: list[list[Any]] = []
     calls = 0
     for _ in range(rng.randint(0, 7)):
@@ -263,8 +313,8 @@ def run_events(rng: Random, custom: bool = True) -> list[list[Any]]:
     if rng.random() < 0.9:
         events.append(["Finish", rng.choice(("stop", "stop", "tool_calls", "length", "content_filter"))])
     elif rng.random() < 0.8:
-        events.append(["Failure", rng.choice(("backend", "timeout", "rate_limit", "server")), _short(rng)])
-    if rng.random() < 0.3:
+        events.append(["Failure", rng.choice(("backend", "timeout", "rate_limit", "server")), "!" + _short(rng)])
+    if wild:
         for _ in range(rng.randint(1, 4)):
             events.insert(rng.randint(0, len(events)), rng.choice(events) if events and rng.random() < 0.7 else ["CallArgs", rng.randint(0, 3), _short(rng)])
     return events

@@ -67,8 +67,8 @@ class CallEnd:
 class Dropped:
     """What was left out on purpose, and counted.
 
-    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (an answer that was asked for again) or `phantom` (a call that never got
-    a name); `count` is a number of calls, or of characters for text.
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (an answer that was asked for again) or `phantom` (a call that never
+    got a name); `count` is a number of calls, or of characters for text.
     """
 
     kind: str

@@ -97,7 +97,7 @@ Item = Message | Call | Result | Reasoning
 class ToolSpec:
     """A client's tool. `parameters` is its JSON schema ({} accepts any object); for a custom tool `format` is its input format.
 
-    `namespace` is the Responses namespace the tool stood in; `wire` is the definition as the client sent it, for the echo.
+    `namespace` is the Responses namespace that the tool stood in.
     """
 
     name: str

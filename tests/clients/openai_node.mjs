@@ -1,4 +1,4 @@
-// The openai package: chat completions by hand and by its tool runner, Responses by replay and by previous_response_id.
+// The openai package: chat completions by hand and by its own tool runner; Responses by sending the history again and by previous_response_id.
 import OpenAI from "openai";
 import { main, MAX_STEPS, PROMPT, runTool, TOOLS } from "./jobs.mjs";
 
@@ -33,7 +33,7 @@ function rewritten(message, results) {
   return [{ role: "assistant", content: "", tool_calls: calls }, ...named.reverse()];
 }
 
-async function chat(job, baseURL, steps) {
+const chat = (rewrite) => async (job, baseURL, steps) => {
   const { completions } = connect(baseURL).chat;
   const messages = [{ role: "user", content: PROMPT }];
   const questions = [...(job.then ?? [])];
@@ -46,12 +46,12 @@ async function chat(job, baseURL, steps) {
     steps.push(step);
     const { message } = completion.choices[0];
     const results = step.calls.map(({ id, name, arguments: given }) => ({ role: "tool", tool_call_id: id, content: runTool(name, given) }));
-    messages.push(...(job.rewrite && results.length ? rewritten(message, results) : [message, ...results]));
+    messages.push(...(rewrite && results.length ? rewritten(message, results) : [message, ...results]));
     if (results.length) continue;
     if (!questions.length) return;
     messages.push({ role: "user", content: questions.shift() });
   }
-}
+};
 
 /** The package's own loop: it calls the tools and asks again until the model has no more calls. */
 async function runner(job, baseURL, steps) {
@@ -59,16 +59,20 @@ async function runner(job, baseURL, steps) {
     type: "function",
     function: { name, description, parameters, parse: JSON.parse, function: (given) => runTool(name, given) },
   }));
-  const request = { model: job.model, messages: [{ role: "user", content: PROMPT }], tools };
-  const run = connect(baseURL).chat.completions.runTools(
-    job.stream ? { ...request, stream: true, stream_options: { include_usage: true } } : request,
-    { maxChatCompletions: MAX_STEPS },
-  );
-  await run.done();
-  steps.push(...run.allChatCompletions().map(chatStep));
+  let messages = [];
+  for (const content of [PROMPT, ...(job.then ?? [])]) {
+    const request = { model: job.model, messages: [...messages, { role: "user", content }], tools };
+    const run = connect(baseURL).chat.completions.runTools(
+      job.stream ? { ...request, stream: true, stream_options: { include_usage: true } } : request,
+      { maxChatCompletions: MAX_STEPS },
+    );
+    await run.done();
+    steps.push(...run.allChatCompletions().map(chatStep));
+    messages = run.messages;
+  }
 }
 
-async function responses(job, baseURL, steps) {
+const responses = (chained) => async (job, baseURL, steps) => {
   const client = connect(baseURL);
   const history = [{ role: "user", content: PROMPT }];
   const questions = [...(job.then ?? [])];
@@ -94,8 +98,8 @@ async function responses(job, baseURL, steps) {
       added.push({ role: "user", content: questions.shift() });
     }
     history.push(...response.output, ...added);
-    request = job.chain ? { previous_response_id: response.id, input: added } : { input: history };
+    request = chained ? { previous_response_id: response.id, input: added } : { input: history };
   }
-}
+};
 
-await main({ chat, runner, responses });
+await main({ chat: chat(false), rewritten: chat(true), runner, responses: responses(false), chained: responses(true) });

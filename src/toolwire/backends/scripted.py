@@ -138,7 +138,7 @@ class _Writer:
                 yield [Text(piece)]
             return
         begin = CallBegin(self._calls, step.name, None, "custom" if step.word == "custom" else "function")
-        pieces = [CallArgs(self._calls, piece) for piece in self._pieces(step.text)]
+        pieces: list[Event] = [CallArgs(self._calls, piece) for piece in self._pieces(step.text)]
         broken = begin.kind == "function" and bool(step.text) and load_object(step.text) is None
         end = CallEnd(self._calls, "truncated" if broken else "ok")
         self._calls += 1

@@ -9,6 +9,7 @@ A group is a run of calls with nothing but reasoning between them. After pairing
 | several results for one call                               | the last one holds                                               | duplicate_result |
 | no result, and something follows                           | a result that says so is inserted                                | missing_result   |
 | no result for any call of the last group, nothing follows  | left open                                                        | –                |
+| a call id again, after its result came                     | another call: it and its result get an id of their own           | reused_id        |
 | a call id again, same name and arguments                   | the later call is dropped                                        | duplicate_call   |
 | a call id again, another name or other arguments           | refused                                                          | –                |
 | a result whose call is nowhere                             | refused: what was asked can not be known                         | –                |
@@ -46,12 +47,48 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
     """
     if not any(type(item) is Call or type(item) is Result for item in items):
         return Paired(tuple(items), ())
+    items, reused = _distinct(items)
     pairing = _Pairing(items, paths, field)
+    pairing.healed["reused_id"] = reused
     pairing.find_calls()
     pairing.find_results()
     pairing.place()
     notes = tuple((field, f"healed:{name}" + (f":{count}" if count > 1 else "")) for name, count in pairing.healed.items() if count)
     return Paired(tuple(pairing.out), notes)
+
+
+def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
+    """Some servers count their ids anew in every turn (`call_0`). A call whose id was already answered is another call, and is told apart."""
+    now: dict[str, str] = {}  # an id as the client writes it → the id of the call that it names at this point
+    called: set[str] = set()
+    answered: set[str] = set()
+    out: list[Item] | None = None
+    reused = 0
+    for i, item in enumerate(items):
+        if type(item) is Call:
+            called.add(item.call_id)
+            if item.call_id in answered:
+                answered.discard(item.call_id)
+                out = list(items) if out is None else out
+                reused += 1
+                now[item.call_id] = _fresh(item.call_id, reused, items)
+                out[i] = replace(item, call_id=now[item.call_id])
+            elif item.call_id in now and out is not None:
+                out[i] = replace(item, call_id=now[item.call_id])
+        elif type(item) is Result and item.call_id in called:
+            answered.add(item.call_id)
+            if item.call_id in now and out is not None:
+                out[i] = replace(item, call_id=now[item.call_id])
+    if not reused:
+        return items, 0
+    return out or items, reused
+
+
+def _fresh(id: str, number: int, items: Sequence[Item]) -> str:
+    taken = {item.call_id for item in items if type(item) is Call}
+    while f"{id}.{number}" in taken:
+        number += 1
+    return f"{id}.{number}"
 
 
 class _Pairing:

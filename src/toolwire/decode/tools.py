@@ -58,6 +58,8 @@ HOSTED = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
+REDACTED = "<redacted>"
+"""What capturing tools write in place of a value; captured requests are replayed as they are."""
 MODES = ("none", "auto", "required")
 CALLABLE = ("function", "custom")
 NOTHING = ToolChoice("none")
@@ -161,6 +163,9 @@ class Toolbox:
     def choose(self, choice: Any) -> Choice:
         default = ANYTHING if self._specs else NOTHING
         if choice is None:
+            return default, None
+        if choice == REDACTED:
+            self._note("tool_choice", "ignored:redacted")
             return default, None
         if type(choice) is str:
             if choice not in MODES:

@@ -1,0 +1,118 @@
+"""The driver: `fuzz/run.py --cases 100000 --seed 1 --jobs 2` tries every law in turn with seeded random cases.
+
+A case is known by seed, law and number, so a failure is repeated with `--only LAW --seed S --case N`. What fails is made smaller and printed as a Python literal.
+Exit status: 0 all laws held, 1 some did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
+
+from fuzz.properties import PROPERTIES
+from fuzz.shrink import failure_of, shrink
+
+SLICE = 250
+MOST_FAILURES = 5  # of one law: more of the same teach nothing
+
+Slice = tuple[str, int, int, int]
+"""A law's name, the seed, the first case's number and how many."""
+
+
+def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
+    name, seed, first, count = work
+    law = PROPERTIES[name]
+    failures: list[dict[str, Any]] = []
+    began = time.process_time()
+    for number in range(first, first + count):
+        rng = Random(f"{seed}/{name}/{number}")
+        try:
+            law(rng)
+        except Exception:
+            case = law.draw(Random(f"{seed}/{name}/{number}"))
+            small = shrink(law.judge, case)
+            found = failure_of(law.judge, small)
+            told = str(found[1]) if found else "it failed once and not again"
+            kind = found[0] if found else ("flaky", "")
+            failures.append({"law": name, "seed": seed, "number": number, "kind": list(kind), "told": told, "case": repr(small)})
+            if len(failures) >= MOST_FAILURES:
+                break
+    return name, count, time.process_time() - began, failures
+
+
+def _slices(names: list[str], seed: int, cases: int) -> list[Slice]:
+    each = {name: cases // len(names) + (place < cases % len(names)) for place, name in enumerate(names)}
+    found = [(name, seed, first, min(SLICE, total - first)) for name, total in each.items() for first in range(0, total, SLICE)]
+    return sorted(found, key=lambda work: work[2])  # the laws take turns, so that an early stop has tried them all
+
+
+def _report(failure: dict[str, Any]) -> str:
+    repeat = f"fuzz/run.py --only {failure['law']} --seed {failure['seed']} --case {failure['number']}"
+    return f"\nFAILED {failure['law']} ({failure['kind'][0]}): {failure['told']}\n  repeat: {repeat}\n  case = {failure['case']}\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Tries the laws with random cases.", epilog="example: fuzz/run.py --cases 100000 --jobs 2")
+    parser.add_argument("--cases", type=int, default=20_000, help="how many in all, shared among the laws")
+    parser.add_argument("--seed", type=int, default=None, help="default: from the clock, and printed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--only", action="append", choices=sorted(PROPERTIES), metavar="LAW", help=f"one of {', '.join(PROPERTIES)}")
+    parser.add_argument("--case", type=int, help="try only the case of this number")
+    parser.add_argument("--json", metavar="FILE", help="write what was done as JSON")
+    arguments = parser.parse_args(argv)
+    seed = arguments.seed if arguments.seed is not None else int(time.time())
+    names = arguments.only or list(PROPERTIES)
+    work = [(name, seed, arguments.case, 1) for name in names] if arguments.case is not None else _slices(names, seed, arguments.cases)
+    began = time.monotonic()
+    counts: dict[str, int] = dict.fromkeys(names, 0)
+    costs: dict[str, float] = dict.fromkeys(names, 0.0)
+    failures: list[dict[str, Any]] = []
+    kinds: set[tuple[str, str]] = set()
+    tty = sys.stderr.isatty()
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) if arguments.jobs > 1 else _Inline() as pool:
+        for done, (name, count, cost, found) in enumerate(pool.imap_unordered(try_slice, work), 1):
+            counts[name] += count
+            costs[name] += cost
+            for failure in found:
+                failures.append(failure)
+                if (name, failure["kind"][1]) not in kinds:  # the first of its kind is told at once, the others are counted
+                    kinds.add((name, failure["kind"][1]))
+                    print(_report(failure), flush=True)
+            if tty or done % 40 == 0 or done == len(work):
+                took = time.monotonic() - began
+                line = f"{sum(counts.values()):>9,} cases, {len(failures)} failed, {sum(counts.values()) / took:,.0f} a second, seed {seed}"
+                print(line, end="\r" if tty and done < len(work) else "\n", file=sys.stderr, flush=True)
+    for name in names:
+        failed = sum(failure["law"] == name for failure in failures)
+        print(f"{name:22} {counts[name]:>9,} cases  {1e6 * costs[name] / max(1, counts[name]):>7.0f} µs each  {'FAILED ' + str(failed) if failed else 'ok'}")
+    took = time.monotonic() - began
+    print(f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed")
+    if arguments.json:
+        told = {"cases": sum(counts.values()), "laws": counts, "seconds": round(took, 1), "seed": seed, "failures": failures}
+        Path(arguments.json).write_text(json.dumps(told, indent=1) + "\n")
+    return 1 if failures else 0
+
+
+class _Inline:
+    """One process: the same interface as a pool."""
+
+    def __enter__(self) -> _Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def imap_unordered(self, function: Any, work: list[Slice]) -> Any:
+        return map(function, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

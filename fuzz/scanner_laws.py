@@ -1,0 +1,334 @@
+"""Laws of the scanner and of the JSON flows: split invariance, nothing lost, verbatim, round trip."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+from fuzz import generate
+from fuzz.law import Broken, Case, Law, holds
+from toolwire.emulate.arguments import JsonFlow, StringFlow
+from toolwire.emulate.dialects import DIALECTS
+from toolwire.emulate.dialects.render import render
+from toolwire.emulate.freeform import INPUT, Unwrap, wrap
+from toolwire.emulate.scanner import Limits, ToolCallParser, parse
+from toolwire.encode.sse import scrub
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
+from toolwire.turn import ToolSpec
+
+Plain = list[list[Any]]
+"""Events as a reader sees them: neighbouring texts and neighbouring pieces of arguments are one."""
+
+
+def plain(events: list[Event]) -> Plain:
+    out: Plain = []
+    for event in events:
+        if isinstance(event, Text):
+            if out and out[-1][0] == "text":
+                out[-1][1] += event.text
+            else:
+                out.append(["text", event.text])
+        elif isinstance(event, CallBegin):
+            out.append(["begin", event.index, event.name])
+        elif isinstance(event, CallArgs):
+            if out[-1][0] == "arguments" and out[-1][1] == event.index:
+                out[-1][2] += event.delta
+            else:
+                out.append(["arguments", event.index, event.delta])
+        elif isinstance(event, CallEnd):
+            out.append(["end", event.index, event.status, list(event.issues)])
+        else:
+            raise Broken("the scanner produces texts and calls only", "Text or a call", event)
+    return out
+
+
+def _odd_length(tool: ToolSpec, arguments: str) -> list[str]:
+    return ["odd"] if len(arguments) % 2 else []
+
+
+def _parser(case: Case) -> ToolCallParser:
+    return ToolCallParser(
+        case["tools"],
+        case["dialects"],
+        case["arguments"],
+        case["nonce"],
+        case["quoted"],
+        Limits(*case["limits"]) if case["limits"] else None,
+        unknown_tool=case["unknown_tool"],
+        check=_odd_length if case["checked"] else None,
+    )
+
+
+def scan(case: Case, pieces: list[str]) -> tuple[Plain, list[str]]:
+    parser = _parser(case)
+    events: list[Event] = []
+    for piece in pieces:
+        events += parser.feed(piece)
+    events += parser.finish(case["reason"])
+    late = parser.finish("eof")
+    holds("a parser that has finished has nothing more to say", [], late)
+    return plain(events), parser.unknown
+
+
+# --- split invariance --------------------------------------------------------------------------------------------------------------------------
+
+
+def draw_text(rng: Random) -> Case:
+    text = generate.model_text(rng)
+    case = {**generate.parser_settings(rng), "text": text, "cuts": generate.cuts(rng, len(text))}
+    if rng.random() < 0.25:
+        start = rng.randint(0, len(text))
+        case["quoted"] = [generate.prose(rng) + text[start : rng.randint(start, len(text))] + generate.text(rng), text if rng.random() < 0.3 else ""]
+    return case
+
+
+def judge_splits(case: Case) -> None:
+    text = case["text"]
+    whole = scan(case, [text])
+    holds("the cuts do not show", whole, scan(case, generate.pieces(text, case["cuts"])))
+    holds("characters one by one give the same", whole, scan(case, list(text)))
+
+
+def judge_one_shot(case: Case) -> None:
+    options = {"arguments": case["arguments"], "nonce": case["nonce"], "quoted": case["quoted"], "limits": Limits(*case["limits"]) if case["limits"] else None}
+    whole = plain(parse(case["text"], case["tools"], case["dialects"], unknown_tool=case["unknown_tool"], **options))
+    streamed = scan({**case, "checked": False, "reason": "eof"}, generate.pieces(case["text"], case["cuts"]))[0]
+    holds("one shot is the stream", whole, streamed)
+
+
+# --- nothing is lost ---------------------------------------------------------------------------------------------------------------------------
+
+
+def judge_nothing_lost(case: Case) -> None:
+    """Every text that comes out stands in the input, in its order, and only calls stand between: the first is its beginning, the last its end."""
+    text = case["text"]
+    events = scan(case, generate.pieces(text, case["cuts"]))[0]
+    segments = [""]
+    for event in events:
+        if event[0] == "begin":
+            segments.append("")
+        elif event[0] == "text":
+            segments[-1] += event[1]
+    if len(segments) == 1:
+        holds("without calls the text is the input", text, segments[0])
+        return
+    if not text.startswith(segments[0]):
+        raise Broken("the text before the first call is the beginning of the input", text, segments)
+    position = len(segments[0])
+    for segment in segments[1:-1]:
+        place = text.find(segment, position + 1)
+        if place < 0:
+            raise Broken("the text between calls stands in the input, in its order", text, segments)
+        position = place + len(segment)
+    if not text.endswith(segments[-1]) or position + len(segments[-1]) >= len(text):
+        raise Broken("the text behind the last call is the end of the input", text, segments)
+
+
+def judge_legal(case: Case) -> None:
+    """Calls come one at a time, counted from 0, and what is called `ok` or `repaired` is a JSON object."""
+    open_call, count, written, texts = -1, 0, "", 0
+    for event in scan(case, generate.pieces(case["text"], case["cuts"]))[0]:
+        if event[0] == "begin":
+            holds("calls are counted from 0, one at a time", (-1, count), (open_call, event[1]))
+            open_call, count, written = count, count + 1, ""
+        elif event[0] == "arguments":
+            holds("arguments belong to the open call", open_call, event[1])
+            written += event[2]
+        elif event[0] == "end":
+            holds("the open call ends", open_call, event[1])
+            open_call = -1
+            if event[2] in ("ok", "repaired"):
+                _is_object(written)
+            holds("what was mended has a name", event[2] == "ok", event[2] == "ok" and not event[3])
+        else:
+            holds("text comes between calls", -1, open_call)
+            texts += 1
+    holds("every call ends", -1, open_call)
+    if case["limits"]:
+        holds("there are no more calls than the limit allows", True, count <= case["limits"][2])
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _is_object(written: str) -> None:
+    try:
+        value = json.loads(written, parse_constant=_refuse)
+    except ValueError as error:
+        raise Broken("arguments that are called good are JSON", "a JSON object", f"{written!r}: {error}") from None
+    if not isinstance(value, dict):
+        raise Broken("arguments that are called good are a JSON object", "a JSON object", written)
+
+
+# --- round trip --------------------------------------------------------------------------------------------------------------------------------
+
+
+def draw_calls(rng: Random) -> Case:
+    """Calls between prose, all in one dialect, as the project itself writes them."""
+    dialect = rng.choice(generate.RENDERED)
+    calls = [[rng.choice(("look", "get_weather", "write-file", "a")), generate.arguments(rng)] for _ in range(rng.randint(1, 3))]
+    tools = {name: generate.tool(rng, name, {}) for name, _ in calls}
+    last = calls[-1]
+    tools[last[0]] = generate.tool(rng, last[0], generate.schema_for(rng, last[1]), rng.random() < 0.2)
+    for call in calls:
+        call.append(generate.dumped(rng, call[1]))
+    others = rng.sample(sorted(DIALECTS), rng.randint(0, 2))
+    before = [generate.prose(rng) for _ in range(len(calls) + 1)]
+    if dialect in generate.LINE_START:
+        before = [text if not text or text.endswith("\n") else text + "\n" for text in before]
+    return {
+        "dialect": dialect,
+        "dialects": [dialect, *(other for other in others if other != dialect)],
+        "tools": list(tools.values()),
+        "calls": calls,
+        "prose": before,
+        "arguments": rng.choice(("eager", "validated")),
+        "cuts": [rng.random() for _ in range(rng.randint(0, 10))],
+    }
+
+
+def _schema(tools: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    for tool in tools:
+        inner = tool.get("function", tool)
+        if inner["name"] == name:
+            parameters: dict[str, Any] = inner["parameters"]
+            return parameters
+    return {}
+
+
+def judge_round_trip(case: Case) -> None:
+    text, expected, prose = case["prose"][0], [["text", case["prose"][0]]], case["prose"][1:]
+    for number, ((name, value, written), after) in enumerate(zip(case["calls"], prose, strict=False)):
+        text += render(case["dialect"], name, written, schema=_schema(case["tools"], name), nonce=generate.TOKEN) + after
+        expected += [["begin", number, name], ["value", value], ["end", number, "ok", []], ["text", after]]
+    settings = {**case, "nonce": generate.TOKEN, "quoted": [], "limits": None, "unknown_tool": "text", "checked": False, "reason": "eof"}
+    got, _ = scan(settings, generate.pieces(text, sorted(int(cut * len(text)) for cut in case["cuts"])))
+    read: Plain = []
+    for event in got:
+        if event[0] != "arguments":
+            read.append(event)
+            continue
+        try:
+            read.append(["value", json.loads(event[2])])
+        except ValueError:
+            read.append(["no JSON", event[2]])
+    wanted = [event for event in expected if event != ["text", ""]]
+    if _exact(read) != _exact(wanted):
+        raise Broken(f"calls and prose come back as they were ({case['dialect']})", f"{wanted!r} of {text!r}", read)
+
+
+def _exact(value: Any) -> str:
+    """Equality that tells 1 from 1.0, True from 1 and -0.0 from 0."""
+    return json.dumps(value)
+
+
+# --- off -----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def judge_off(case: Case) -> None:
+    """Without tools, or without a dialect, every piece goes through at once and untouched."""
+    for settings in ({**case, "tools": [], "unknown_tool": "text"}, {**case, "dialects": []}):
+        parser = _parser(settings)
+        for piece in generate.pieces(case["text"], case["cuts"]):
+            holds("without tools a piece goes through untouched", [Text(piece)] if piece else [], parser.feed(piece))
+        holds("without tools nothing is held", [], parser.finish(case["reason"]))
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def flow_through(flow: JsonFlow | StringFlow, pieces: list[str]) -> tuple[str, int]:
+    """What came out, and how many characters were taken."""
+    rest, out, taken = "", [], 0
+    for piece in pieces:
+        buffer = rest + piece
+        stop = flow.run(buffer, 0)
+        taken += stop
+        rest = buffer[stop:]
+        out.append(flow.take())
+    if isinstance(flow, JsonFlow):
+        flow.finish()
+    out.append(flow.take())
+    return "".join(out), taken
+
+
+def draw_json(rng: Random) -> Case:
+    text = generate.dumped(rng, generate.value(rng, 4))
+    return {"text": text, "cuts": generate.cuts(rng, len(text))}
+
+
+def judge_verbatim(case: Case) -> None:
+    try:
+        json.loads(case["text"], parse_constant=_refuse)
+    except ValueError:
+        return  # a smaller case that is not JSON any more
+    flow = JsonFlow()
+    out, taken = flow_through(flow, generate.pieces(case["text"], case["cuts"]))
+    text = case["text"].rstrip(" \t\r\n")
+    holds("strict JSON goes through verbatim", (text, len(text), True, []), (out[: len(text)], min(taken, len(text)), flow.done, flow.issues))
+
+
+def draw_jsonish(rng: Random) -> Case:
+    text = generate.jsonish(rng)
+    return {"text": text, "cuts": generate.cuts(rng, len(text))}
+
+
+def judge_mended(case: Case) -> None:
+    """Whatever goes in: what comes out of a flow that is done is strict JSON, and the cuts do not show."""
+    whole = JsonFlow()
+    out, taken = flow_through(whole, [case["text"]])
+    if whole.done:
+        try:
+            json.loads(out, parse_constant=_refuse)
+        except ValueError as error:
+            raise Broken("a flow that is done has written JSON", "JSON", f"{out!r}: {error}") from None
+        if not whole.issues:
+            holds("without issues the flow is verbatim", case["text"][:taken].strip(" \t\r\n"), out.strip(" \t\r\n"))
+    for pieces in (generate.pieces(case["text"], case["cuts"]), list(case["text"])):
+        cut = JsonFlow()
+        again, stop = flow_through(cut, pieces)
+        holds("the cuts do not show", (out, taken, whole.state, whole.issues), (again, stop, cut.state, cut.issues))
+
+
+def judge_string(case: Case) -> None:
+    """JSON inside a JSON string: unescaped once, wherever the pieces were cut."""
+    quoted = json.dumps(case["text"], ensure_ascii=bool(len(case["text"]) % 2))[1:] + " tail"
+    flow = StringFlow()
+    out, taken = flow_through(flow, [quoted])
+    holds("the string ends at its quote", (True, len(quoted) - len(" tail")), (flow.done, taken))
+    for pieces in (generate.pieces(quoted, case["cuts"]), list(quoted)):
+        cut = StringFlow()
+        again, stop = flow_through(cut, pieces)
+        holds("the cuts do not show", (out, taken, flow.bad, flow.issues), (again, stop, cut.bad, cut.issues))
+    if not flow.bad and not flow.issues and case["text"].strip():
+        holds("JSON in a string means what it says", _exact(json.loads(case["text"])), _exact(json.loads(out)))
+
+
+def draw_input(rng: Random) -> Case:
+    text = generate.text(rng, 8)
+    return {"text": text, "cuts": generate.cuts(rng, len(wrap(text)))}
+
+
+def judge_custom_input(case: Case) -> None:
+    """A custom tool's input survives its life as a function's argument."""
+    unwrap = Unwrap(("free",))
+    events: list[Event] = [CallBegin(0, "free"), *(CallArgs(0, piece) for piece in generate.pieces(wrap(case["text"]), case["cuts"])), CallEnd(0)]
+    out = [after for event in events for after in unwrap.feed([event])]
+    holds("the call is a custom call", CallBegin(0, "free", None, "custom"), out[0])
+    holds(f"the {INPUT} is the text, as UTF-8 can carry it", scrub(case["text"]), "".join(event.delta for event in out if isinstance(event, CallArgs)))
+
+
+LAWS: dict[str, Law] = {
+    "scanner_splits": Law(draw_text, judge_splits, "however a text is cut, the same text and calls come out"),
+    "scanner_one_shot": Law(draw_text, judge_one_shot, "reading a whole text is reading its stream"),
+    "scanner_nothing_lost": Law(draw_text, judge_nothing_lost, "every character is in the text or belongs to a call"),
+    "scanner_legal": Law(draw_text, judge_legal, "calls come one at a time, and good arguments are JSON objects"),
+    "round_trip": Law(draw_calls, judge_round_trip, "what a dialect writes is read back exactly, prose included"),
+    "tools_off": Law(draw_text, judge_off, "without tools the text is untouched"),
+    "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON goes through verbatim"),
+    "json_mended": Law(draw_jsonish, judge_mended, "any text: what is done is JSON, and cuts do not show"),
+    "json_in_string": Law(draw_jsonish, judge_string, "JSON in a string is unescaped once"),
+    "custom_input": Law(draw_input, judge_custom_input, "a custom tool's input survives the function that stands for it"),
+}

@@ -1,0 +1,64 @@
+"""Makes a failing case smaller while it still fails by the same rule: cuts pieces out of texts, bytes and lists, wherever they stand in the case."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fuzz.law import Broken, Case
+
+Failure = tuple[str, str]
+
+
+def failure_of(judge: Callable[[Case], None], case: Case) -> tuple[Failure, BaseException] | None:
+    """How the case fails: by a rule of the law, or by an exception at a place; None when it does not."""
+    try:
+        judge(case)
+    except Broken as error:
+        return ("broken", error.rule), error
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return (type(error).__name__, f"{place.filename}:{place.name}"), error
+    return None
+
+
+def shrink(judge: Callable[[Case], None], case: Case, seconds: float = 5.0) -> Case:
+    """The smallest case found within the time. The keys of the case itself stay."""
+    found = failure_of(judge, case)
+    if found is None:
+        return case
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for smaller in _smaller(case, top=True):
+            if time.monotonic() > deadline:
+                return case
+            again = failure_of(judge, smaller)
+            if again is not None and again[0] == found[0]:
+                case = smaller
+                break
+        else:
+            break
+    return case
+
+
+def _smaller(value: Any, top: bool = False) -> Iterator[Any]:
+    if isinstance(value, dict):
+        if not top:
+            for key in value:
+                yield {other: inner for other, inner in value.items() if other != key}
+        for key, inner in value.items():
+            for less in _smaller(inner):
+                yield {**value, key: less}
+    elif isinstance(value, str | bytes | list):
+        size = len(value)
+        step = size
+        while step:
+            for start in range(0, size, step):
+                yield value[:start] + value[start + step :]
+            step //= 2
+        if isinstance(value, list):
+            for place, inner in enumerate(value):
+                for less in _smaller(inner):
+                    yield [*value[:place], less, *value[place + 1 :]]
