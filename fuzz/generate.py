@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
@@ -26,8 +27,8 @@ LINE_START = frozenset(name for name, dialect in DIALECTS.items() if any(opener.
 
 
 def _markers() -> list[str]:
-    found: set[str] = {"</think>", "```", "```json\n", "~~~\n", "<tool_call", "tool_call>", "<function=look>", '<invoke name="look">', "<parameter=q>"}
-    found |= {'<parameter name="q">', "</parameter>", "<name>look</name>", "<q>", "</q>", "&lt;", "&#x3c;", "&#99999999;"}
+    loose = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<function=look>|<invoke name="look">|<parameter=q>|<parameter name="q">"""
+    found = {*loose.split("|"), *"</parameter>|<name>look</name>|<q>|</q>|&lt;|&#x3c;|&#99999999;".split("|")}
     for dialect in DIALECTS.values():
         for opener in dialect.openers:
             block = opener.block
@@ -37,12 +38,12 @@ def _markers() -> list[str]:
 
 MARKERS = _markers()
 NAMES = ("look", "get_weather", "write-file", "a", "functions.look", "Look", "nobody")
-JSONISH = (
-    *('{"name": "look", "arguments": {"q": 1}}', '{"name": "look", "arguments": {', '{"name":"a"}', '"arguments": "{\\"q\\": 2}"', '{"type": "function", "function": {'),
-    *("{", "}", "[", "]", ",", ":", '"', "'", "\\", '\\"', "\\u00", "\\ud83d", "\\ude00", "\\d", "null", "None", "True", "false", "-", "0", "1e5", "0.5", "q: 1"),
-)
-ODD = ("\n", "\n\n", " ", "\t", "\r\n", "\x00", "\x1f", "\x7f", "é", "\u2028", "\u2029", "\ufeff", "\ufffd", "😀", "\ud800", "\udc00", "\u202e", "`", "<", ">", "&", "</")
-WORDS = ("The", "cat", "sat", "on", "a", "mat.", "So", "x", "Ich", "gehe", "weiß", "日本", "1 < 2", "5 > 3", "ok;", "then:", "…", "<b>", "</p>", "<tool", "<us")
+JSONISH = [
+    *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": "function", "function": {'.split("|"),
+    *'"arguments": "{\\"q\\": 2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split("|"),
+]
+ODD = [*"\n\t\x00\x1f\x7f é\u2028\u2029\ufeff\ufffd😀\ud800\udc00\u202e`<>&", "\r\n", "\n\n", "</"]
+WORDS = "The|cat|sat|on|a|mat.|So|x|Ich|gehe|weiß|日本|1 < 2|5 > 3|ok;|then:|…|<b>|</p>|<tool|<us".split("|")
 
 
 def text(rng: Random, most: int = 6) -> str:
@@ -65,12 +66,12 @@ def cuts(rng: Random, size: int) -> list[int]:
 
 def pieces(whole: str, places: Sequence[int]) -> list[str]:
     bounds = [0, *(min(place, len(whole)) for place in places), len(whole)]
-    return [whole[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [whole[start:stop] for start, stop in pairwise(bounds)]
 
 
 def batches(whole: Sequence[T], places: Sequence[int]) -> list[list[T]]:
     bounds = [0, *(min(place, len(whole)) for place in places), len(whole)]
-    return [list(whole[start:stop]) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [list(whole[start:stop]) for start, stop in pairwise(bounds)]
 
 
 def mutated(rng: Random, whole: str) -> str:
@@ -161,18 +162,20 @@ def jsonish(rng: Random) -> str:
 
 # --- tools and calls ---------------------------------------------------------------------------------------------------------------------------
 
-_TYPES: tuple[tuple[type, str], ...] = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"), (type(None), "null"))
+_TYPES: dict[type, str] = {
+    **{bool: "boolean", int: "integer", float: "number", str: "string"},
+    **{list: "array", dict: "object", type(None): "null"},
+}
 
 
-def schema_for(rng: Random, values: dict[str, Any]) -> dict[str, Any]:
-    """A schema that allows these values: every key typed, some, or none."""
+def schema_for(rng: Random, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A schema that allows the arguments of all these calls: every key typed, some, or none."""
     typed = rng.choice((0.0, 0.5, 1.0))
     properties: dict[str, Any] = {}
-    for name, held in values.items():
+    for name in dict.fromkeys(key for values in calls for key in values):
+        words = {_TYPES[type(values[name])] for values in calls if name in values}
         if rng.random() < typed:
-            properties[name] = {"type": next(word for kind, word in _TYPES if isinstance(held, kind))}
-            if rng.random() < 0.2:
-                properties[name]["type"] = [properties[name]["type"]]
+            properties[name] = {"type": sorted(words) if len(words) > 1 or rng.random() < 0.2 else words.pop()}
     return {"type": "object", "properties": properties} if properties or rng.random() < 0.5 else {}
 
 
@@ -190,12 +193,13 @@ def parser_settings(rng: Random) -> Case:
     """Everything a parser is told, beside the text and its cuts."""
     names = list(DIALECTS)
     roll = rng.random()
+    limits = [rng.choice((1, 3, 17, 40, 90, 4095, 4200)), rng.choice((1, 20, 60, 200, 8192)), rng.randint(0, 3)]
     return {
         "tools": toolbox(rng),
         "dialects": None if roll < 0.2 else names if roll < 0.5 else rng.sample(names, rng.randint(1, 3)),
         "arguments": rng.choice(("eager", "validated")),
         "nonce": TOKEN if rng.random() < 0.9 else None,
-        "limits": [rng.choice((1, 3, 17, 40, 90, 4095, 4200)), rng.choice((1, 20, 60, 200, 8192)), rng.randint(0, 3)] if rng.random() < 0.25 else None,
+        "limits": limits if rng.random() < 0.25 else None,
         "unknown_tool": rng.choice(("text", "text", "forward", "error")),
         "checked": rng.random() < 0.5,
         "quoted": [],
@@ -215,7 +219,8 @@ def call_text(rng: Random, dialect: str, sloppy: bool = True) -> str:
 
 def _block(rng: Random, *inner: str) -> str:
     """Envelopes between the markers of a dialect that takes them."""
-    opener, closer = rng.choice((("<tool_call>", "</tool_call>"), (f"<tool_call:{TOKEN}>\n", f"\n</tool_call:{TOKEN}>"), ("```json\n", "\n```"), ("\n", "\n")))
+    sentinel = (f"<tool_call:{TOKEN}>\n", f"\n</tool_call:{TOKEN}>")
+    opener, closer = rng.choice((("<tool_call>", "</tool_call>"), sentinel, ("```json\n", "\n```"), ("\n", "\n")))
     whole = rng.choice(("\n", " ", ",")).join(inner)
     return opener + (f"[{whole}]" if rng.random() < 0.3 else whole) + (closer if rng.random() < 0.9 else "")
 
@@ -223,8 +228,8 @@ def _block(rng: Random, *inner: str) -> str:
 def _any_order(rng: Random, name: str, written: str) -> str:
     if rng.random() < 0.4:
         written = json.dumps(written if rng.random() < 0.6 else dumped(rng, value(rng, 1)), ensure_ascii=rng.random() < 0.5)
-    members = [f'"name": {json.dumps(name)}', f'"{rng.choice(("arguments", "parameters"))}": {written}', '"type": "function"', '"id": "c"', '"note": [1, {}]']
-    members = members[: rng.randint(1, 5)]
+    members = [f'"name": {json.dumps(name)}', f'"{rng.choice(("arguments", "parameters"))}": {written}']
+    members = [*members, '"type": "function"', '"id": "c"', '"note": [1, {}]'][: rng.randint(1, 5)]
     rng.shuffle(members)
     return "{" + ", ".join(members) + rng.choice(("}", "}", "}", "}}", ",}"))
 
@@ -275,175 +280,3 @@ def model_text(rng: Random) -> str:
         place = rng.randint(0, len(whole))
         whole = whole[:place] + rng.choice(("x", "<", " ", "\n", "a b ", "{", "\\")) * rng.choice((500, 4090, 4100)) + whole[place:]
     return whole
-
-
-# --- events ------------------------------------------------------------------------------------------------------------------------------------
-
-
-def _short(rng: Random) -> str:
-    return text(rng, 2) if rng.random() < 0.5 else rng.choice(WORDS)
-
-
-def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
-    kind = "custom" if custom and rng.random() < 0.3 else "function"
-    written = json.dumps(arguments(rng), ensure_ascii=False)
-    parts = pieces(written, sorted(rng.randint(0, len(written)) for _ in range(rng.randint(0, 4))))
-    own = None if rng.random() < 0.5 else f"call_own{index}"
-    events = [["CallBegin", index, rng.choice(NAMES), own, kind], *(["CallArgs", index, part] for part in parts)]
-    return [*events, ["CallEnd", index, rng.choice(("ok", "ok", "repaired", "truncated", "invalid")), []]] if rng.random() < 0.9 else events
-
-
-def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
-    """The events of a run, as lists of a class name and its values: as a good backend sends them, or `wild`, with repetitions and strays."""
-    events: list[list[Any]] = []
-    calls = 0
-    for _ in range(rng.randint(0, 7)):
-        kind = rng.randrange(8)
-        if kind < 3:
-            events.append(["Text", _short(rng)])
-        elif kind == 3:
-            events.append(["Thought", _short(rng), rng.random() < 0.5])
-        elif kind == 4 and rng.random() < 0.3:
-            events.append(["Refusal", _short(rng)])
-        elif kind == 5:
-            events.append(["Usage", rng.randint(0, 9), rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 3)])
-        else:
-            events += call_events(rng, calls, custom)
-            calls += 1
-    if rng.random() < 0.9:
-        events.append(["Finish", rng.choice(("stop", "stop", "tool_calls", "length", "content_filter"))])
-    elif rng.random() < 0.8:
-        events.append(["Failure", rng.choice(("backend", "timeout", "rate_limit", "server")), "!" + _short(rng)])
-    if wild:
-        for _ in range(rng.randint(1, 4)):
-            events.insert(rng.randint(0, len(events)), rng.choice(events) if events and rng.random() < 0.7 else ["CallArgs", rng.randint(0, 3), _short(rng)])
-    return events
-
-
-# --- requests ----------------------------------------------------------------------------------------------------------------------------------
-
-_FUNCTION = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}}
-_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"q": "x"}'}}
-_FORMAT = {"name": "answer", "schema": {"type": "object", "properties": {}, "additionalProperties": False}, "strict": True}
-_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
-
-CHAT_BODY: Case = {
-    "model": "demo",
-    "messages": [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "What is this?"}, _IMAGE], "name": "ann"},
-        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [_CALL, {"id": "call_2", "type": "custom", "custom": {"name": "free", "input": "x"}}]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "a cat"},
-        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "two"}]},
-        {"role": "assistant", "content": "So.", "reasoning_content": "Hm."},
-        {"role": "user", "content": "Go on."},
-    ],
-    "tools": [{"type": "function", "function": {**_FUNCTION, "strict": True}}, {"type": "custom", "custom": {"name": "free", "format": {"type": "text"}}}],
-    "tool_choice": {"type": "function", "function": {"name": "look"}},
-    "parallel_tool_calls": True,
-    "response_format": {"type": "json_schema", "json_schema": _FORMAT},
-    "stream": True,
-    "stream_options": {"include_usage": True},
-    "temperature": 0.5,
-    "top_p": 1,
-    "max_completion_tokens": 100,
-    "n": 2,
-    "stop": ["END"],
-    "seed": 7,
-    "presence_penalty": 0.1,
-    "logit_bias": {"50256": -100},
-    "reasoning_effort": "low",
-    "metadata": {"a": "b"},
-    "user": "u",
-    "store": False,
-}
-LEGACY_BODY: Case = {
-    "model": "demo",
-    "messages": [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
-        {"role": "function", "name": "look", "content": "nothing"},
-    ],
-    "functions": [_FUNCTION],
-    "function_call": {"name": "look"},
-}
-RESPONSES_BODY: Case = {
-    "model": "demo",
-    "instructions": "Be brief.",
-    "input": [
-        {"role": "user", "content": "Hi"},
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "e"},
-        {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look", "arguments": "{}", "status": "completed"},
-        {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "y"}]},
-        {"type": "custom_tool_call", "id": "ct_1", "call_id": "call_2", "name": "free", "input": "text"},
-        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "z"},
-        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": "so", "annotations": []}]},
-        {"type": "item_reference", "id": "x"},
-        {"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"}, {"type": "input_text", "text": "?"}]},
-    ],
-    "tools": [
-        {"type": "function", **_FUNCTION, "strict": False},
-        {"type": "custom", "name": "free", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x+/"}},
-        {"type": "web_search"},
-        {"type": "namespace", "name": "team", "tools": [{"type": "function", "name": "ask", "parameters": {}}]},
-    ],
-    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
-    "parallel_tool_calls": False,
-    "text": {"format": {"type": "json_schema", **_FORMAT}, "verbosity": "low"},
-    "reasoning": {"effort": "low", "summary": "auto"},
-    "truncation": "disabled",
-    "include": ["reasoning.encrypted_content"],
-    "max_output_tokens": 50,
-    "max_tool_calls": 3,
-    "temperature": 1.0,
-    "previous_response_id": None,
-    "store": True,
-    "stream": True,
-    "metadata": {},
-}
-_STRANGE = (None, True, False, 0, -1, 1, 2.5, 1e308, 2**70, "", "x", "auto", "none", "look", "\u2028\x00", [], [None], [[]], {}, {"type": "x"}, {"": {}}, "a" * 300)
-
-
-def _places(what: Any, out: list[tuple[Any, Any]]) -> None:
-    entries = list(what.items()) if isinstance(what, dict) else list(enumerate(what)) if isinstance(what, list) else []
-    for place, inner in entries:
-        out.append((what, place))
-        _places(inner, out)
-
-
-def strange_body(rng: Random, body: Case) -> Case:
-    """A request with a few of its values replaced, lost, doubled or swapped with one another."""
-    fresh: Case = json.loads(json.dumps(body))
-    for name in [name for name in fresh if rng.random() < 0.3 and name not in ("model", "messages", "input")]:
-        del fresh[name]
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
-        places: list[tuple[Any, Any]] = []
-        _places(fresh, places)
-        if not places:
-            break
-        holder, place = rng.choice(places)
-        accident = rng.randrange(6)
-        if accident == 0:
-            del holder[place]
-        elif accident == 1 and isinstance(holder, list):
-            holder.insert(place, json.loads(json.dumps(holder[place])))
-        elif accident == 2:
-            other, there = rng.choice(places)
-            holder[place] = json.loads(json.dumps(other[there]))
-        elif accident == 3 and isinstance(holder, dict):
-            holder[rng.choice(("type", "id", "name", "content", "role", "zz", "n", "tools", "stop", "function"))] = rng.choice(_STRANGE)
-        elif accident == 4:
-            holder[place] = value(rng, 2)
-        else:
-            holder[place] = rng.choice(_STRANGE)
-    return fresh
-
-
-def strange_bytes(rng: Random, raw: bytes) -> bytes:
-    """The bytes of a request with a few accidents, some of them no UTF-8 and no JSON any more."""
-    for _ in range(rng.randint(0, 3)):
-        place = rng.randint(0, len(raw))
-        junk = rng.choice((b"", b"\xff", b"\x00", b"\\ud800", b'"', b"{", b"[" * 300, b"1e999", b",", b"\xed\xa0\x80", b"NaN", b"\xef\xbb\xbf"))
-        raw = raw[:place] + junk + raw[place + rng.choice((0, 1, 5)) :]
-    return raw

@@ -25,11 +25,12 @@ def holds(rule: str, expected: Any, got: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`law(rng)` draws one case and judges it."""
+    """`law(rng)` draws one case and judges it. `shrinks`: the keys of a case that may be made smaller; the others are choices, not material."""
 
     draw: Callable[[Random], Case]
     judge: Callable[[Case], None]
     says: str
+    shrinks: tuple[str, ...] = ("text", "cuts")
 
     def __call__(self, rng: Random) -> None:
         self.judge(self.draw(rng))

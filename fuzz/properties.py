@@ -1,4 +1,7 @@
-"""All laws by name. `PROPERTIES[name](rng)` tries one random case and raises when the law does not hold; the tests run a few hundred of each, `run.py` millions."""
+"""All laws by name. `PROPERTIES[name](rng)` tries one random case and raises when the law does not hold.
+
+The tests run a few hundred cases of each, `run.py` as many as one likes.
+"""
 
 from __future__ import annotations
 

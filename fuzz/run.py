@@ -1,7 +1,7 @@
 """The driver: `fuzz/run.py --cases 100000 --seed 1 --jobs 2` tries every law in turn with seeded random cases.
 
-A case is known by seed, law and number, so a failure is repeated with `--only LAW --seed S --case N`. What fails is made smaller and printed as a Python literal.
-Exit status: 0 all laws held, 1 some did not.
+A case is known by seed, law and number, so a failure is repeated with `--only LAW --seed S --case N`. What fails is made smaller and printed as a
+Python literal. Exit status: 0 all laws held, 1 some did not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from fuzz.properties import PROPERTIES
-from fuzz.shrink import failure_of, shrink
+from fuzz.properties import PROPERTIES  # noqa: E402
+from fuzz.shrink import failure_of, shrink  # noqa: E402
 
 SLICE = 250
 MOST_FAILURES = 5  # of one law: more of the same teach nothing
@@ -38,7 +38,7 @@ def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
             law(rng)
         except Exception:
             case = law.draw(Random(f"{seed}/{name}/{number}"))
-            small = shrink(law.judge, case)
+            small = shrink(law, case)
             found = failure_of(law.judge, small)
             told = str(found[1]) if found else "it failed once and not again"
             kind = found[0] if found else ("flaky", "")
@@ -92,7 +92,8 @@ def main(argv: list[str] | None = None) -> int:
                 print(line, end="\r" if tty and done < len(work) else "\n", file=sys.stderr, flush=True)
     for name in names:
         failed = sum(failure["law"] == name for failure in failures)
-        print(f"{name:22} {counts[name]:>9,} cases  {1e6 * costs[name] / max(1, counts[name]):>7.0f} µs each  {'FAILED ' + str(failed) if failed else 'ok'}")
+        cost = 1e6 * costs[name] / max(1, counts[name])
+        print(f"{name:22} {counts[name]:>9,} cases  {cost:>7.0f} µs each  {f'FAILED {failed}' if failed else 'ok'}")
     took = time.monotonic() - began
     print(f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed")
     if arguments.json:

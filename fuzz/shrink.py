@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fuzz.law import Broken, Case
+from fuzz.law import Broken, Case, Law
 
 Failure = tuple[str, str]
 
@@ -24,14 +24,15 @@ def failure_of(judge: Callable[[Case], None], case: Case) -> tuple[Failure, Base
     return None
 
 
-def shrink(judge: Callable[[Case], None], case: Case, seconds: float = 5.0) -> Case:
-    """The smallest case found within the time. The keys of the case itself stay."""
+def shrink(law: Law, case: Case, seconds: float = 5.0) -> Case:
+    """The smallest case found within the time."""
+    judge = law.judge
     found = failure_of(judge, case)
     if found is None:
         return case
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        for smaller in _smaller(case, top=True):
+        for smaller in ({**case, key: less} for key in law.shrinks for less in _smaller(case[key])):
             if time.monotonic() > deadline:
                 return case
             again = failure_of(judge, smaller)
@@ -43,20 +44,19 @@ def shrink(judge: Callable[[Case], None], case: Case, seconds: float = 5.0) -> C
     return case
 
 
-def _smaller(value: Any, top: bool = False) -> Iterator[Any]:
+def _smaller(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
-        if not top:
-            for key in value:
-                yield {other: inner for other, inner in value.items() if other != key}
+        for key in value:
+            yield {other: inner for other, inner in value.items() if other != key}
         for key, inner in value.items():
             for less in _smaller(inner):
                 yield {**value, key: less}
     elif isinstance(value, str | bytes | list):
-        size = len(value)
-        step = size
+        whole: Any = value
+        size = step = len(whole)
         while step:
             for start in range(0, size, step):
-                yield value[:start] + value[start + step :]
+                yield whole[:start] + whole[start + step :]
             step //= 2
         if isinstance(value, list):
             for place, inner in enumerate(value):

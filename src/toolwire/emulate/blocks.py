@@ -188,13 +188,14 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     if envelope.name is None or (read != OK and not envelope.complete) or (block.exact and not envelope.complete):
         return False
     if scan.call is None:
-        scan.open_call(envelope.name)
+        scan.open_call(envelope.name, hold=block.exact)
         for part in envelope.parts:
             scan.write(part)
     call = scan.call
     assert call is not None
     call.issues += envelope.issues
     if read == FAIL:
+        call.refused = block.exact  # ordinary JSON that only began like a call
         call.issues.append("unclosed_envelope")
     return scan.close_call("ok" if envelope.object else "invalid")
 
@@ -265,7 +266,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
     if envelope.complete:
         return FAIL
     if envelope.name is not None:
-        scan.open_call(envelope.name)
+        scan.open_call(envelope.name, hold=block.exact)
     if char == '"':
         scan.position += 1
     flow: JsonFlow | StringFlow = StringFlow() if char == '"' else JsonFlow()

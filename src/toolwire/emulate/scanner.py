@@ -280,7 +280,7 @@ class ToolCallParser:
 
     # --- what blocks.py does with a call -------------------------------------------------------------------------------------------------------
 
-    def open_call(self, written: str) -> None:
+    def open_call(self, written: str, hold: bool = False) -> None:
         """The block named a tool. A call that need not be held is sent from here on."""
         tool = self.registry.resolve(written)
         refused = False
@@ -288,7 +288,7 @@ class ToolCallParser:
             self.unknown.append(written)
             refused = self._unknown_tool != "forward"
             tool = ToolSpec(written)
-        held = refused or self._validated or tool.strict or (self._dialect.recovery and bool(self._quoted))
+        held = hold or refused or self._validated or tool.strict or (self._dialect.recovery and bool(self._quoted))
         self.call = OpenCall(tool, tool.name, held, [], [], refused)
         if not held:
             self._out.append(CallBegin(self._count, tool.name))

@@ -71,7 +71,9 @@ class Interpreter:
             elif isinstance(event, CallEnd):
                 if event.status == "invalid":
                     return [*out, Failure("invalid_tool_call", "The model's tool call has arguments that are not a JSON object.")]
-                out += [*self._held, event]
+                begin, *pieces = self._held
+                whole = "".join(piece.delta for piece in pieces if isinstance(piece, CallArgs))
+                out += [begin, CallArgs(event.index, whole), event] if whole else [begin, event]
                 self._held = []
             else:
                 out.append(event)

@@ -372,7 +372,8 @@ async def _with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace
             following = asyncio.ensure_future(anext(source))
             done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
             if not done:
-                yield policy.end()
+                policy.cut = True
+                yield []
                 return
             try:
                 batch = following.result()
