@@ -1,4 +1,7 @@
-"""Random runs and random requests: events as lists of a class name and its values, bodies as a client might send them by mistake. Cases as in `generate.py`."""
+"""Random runs and random requests: events as lists of a class name and its values, bodies as a client might send them by mistake.
+
+Cases as in `generate.py`.
+"""
 
 from __future__ import annotations
 

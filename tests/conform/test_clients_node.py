@@ -230,14 +230,7 @@ def test_arguments_arrive_as_the_model_meant_them(case: Case, ask: Ask) -> None:
     assert last["text"].startswith('Said: rain in São "Paulo"\n\\ ☃ 🌧 ')
 
 
-REFERENCES = "AI SDK names earlier answers by item_reference on Responses, and the gateway skips those: the model does not see what it said"
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.xfail(strict=True, reason=REFERENCES) if case[:2] == ("ai_sdk", "responses") else ()) for case in CASES],
-    ids=str,
-)
+@every_case
 def test_a_conversation_goes_on_with_what_was_said(case: Case, ask: Ask) -> None:
     first, second = steps_of(ask(case, "conversation"), 2)
     assert (first["text"], second["text"]) == ("The first answer.", "The second answer to: And now?")

@@ -31,7 +31,7 @@ ARGS = '{"city": "Paris"}'
 def told(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
     """The text and the calls (name, arguments, status)."""
     text = "".join(event.text for event in events if isinstance(event, Text))
-    calls = [
+    calls: list[tuple[str, str, str]] = [
         (
             begin.name,
             "".join(event.delta for event in events if isinstance(event, CallArgs) and event.index == begin.index),

@@ -101,7 +101,7 @@ async def test_a_format_is_asked_for_in_words_where_the_backend_has_none(table: 
         shape = {"type": "json_schema", "name": "n", "schema": schema}
     body = {"messages": [{"role": "user", "content": "?"}], "response_format": shape} if api == "chat" else {"input": "?", "text": {"format": shape}}
     answer = await table.serve(backend).answer(api, body)
-    assert json.dumps(schema) in backend.seen[-1].items[0].parts[0].text
+    assert json.dumps(schema) in prompt_of(backend)
     assert (b"x-toolwire-report", b"response_format=emulated" if api == "chat" else b"text=emulated") in answer.headers
 
 
@@ -435,6 +435,21 @@ async def test_a_conversation_goes_on_by_previous_response_id(
     assert "Be kind." not in str(table.backend.seen[-1])  # instructions do not carry over
     third = await table.body("responses", {"input": "Thanks.", "previous_response_id": second["id"]})
     assert len(table.backend.seen[-1].items) >= 5 and third["status"] == "completed"
+
+
+async def test_items_may_be_named_by_their_ids(table_with: Callable[..., Any], store: Store) -> None:
+    table = table_with(store=store).play("say first answer\n---\nsay second")
+    first = await table.body("responses", {"input": "one"})
+    id = first["output"][0]["id"]
+    reference = {"type": "item_reference", "id": id}
+    second = await table.body("responses", {"input": [{"role": "user", "content": "one"}, reference, {"role": "user", "content": "two"}]})
+    assert [part.text for item in table.backend.seen[-1].items for part in item.parts] == ["one", "first answer", "two"]
+    await table.body("responses", {"input": "three", "previous_response_id": second["id"]})
+    assert [part.text for item in table.backend.seen[-1].items for part in item.parts] == ["one", "first answer", "two", "second", "three"]
+    for unknown, key in (({"type": "item_reference", "id": "msg_no"}, ""), (reference, "bob")):
+        with pytest.raises(ToolwireError, match="not found") as caught:
+            await table.body("responses", {"input": [unknown]}, key_id=key)
+        assert caught.value.failure.param == "input[0].id"
 
 
 async def test_a_chain_may_fork(table_with: Callable[..., Any], store: Store) -> None:

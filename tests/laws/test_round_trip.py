@@ -1,4 +1,6 @@
-"""Law: any JSON arguments survive every dialect, with every marker inside strings, however the text is cut; and the text around them stays as it is."""
+"""Law: any JSON arguments survive every dialect, with every marker inside strings, however the text is cut; and the text around them stays as it
+is.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
 | function_call, custom_tool_call              | Call                                                                                   |
 | function_call_output, custom_tool_call_output | Result                                                                                |
 | reasoning                                    | Reasoning                                                                              |
-| item_reference, hosted calls and their outputs | skipped, with a note                                                                 |
+| item_reference                               | the stored item it names, where there is a store; else skipped, with a note            |
+| hosted calls and their outputs               | skipped, with a note                                                                   |
 | anything else                                | refused                                                                                |
 
 The items of the chain named by `previous_response_id` stand before the request's own; instructions do not carry over.
@@ -40,6 +41,7 @@ from toolwire.decode.fields import (
     required_id,
     required_name,
     required_string,
+    shown,
     string,
     strings,
     wrong_type,
@@ -126,6 +128,29 @@ def previous_id(body: Mapping[str, Any]) -> str | None:
     if value is not None:
         string("previous_response_id", value)
     return value or None
+
+
+def references(body: Mapping[str, Any]) -> list[str]:
+    """The ids of stored items that the input only points at; they must be loaded before `decode`, and put in place by `resolved`."""
+    given = body.get("input")
+    entries = given if type(given) is list else []
+    return [id for entry in entries if type(entry) is dict and type(id := _reference(entry)) is str]
+
+
+def _reference(entry: dict[str, Any]) -> Any:
+    kind = entry.get("type")
+    return entry.get("id") if kind == "item_reference" or (kind is None and "role" not in entry) else None
+
+
+def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The body with every reference replaced by the item it names; one that names nothing is refused, since part of the conversation would be lost."""
+    out = []
+    for i, entry in enumerate(body["input"]):
+        id = _reference(entry) if type(entry) is dict else None
+        if type(id) is str and id not in items:
+            raise ToolwireError("not_found", f"Item with id '{shown(id)}' not found.", param=f"input[{i}].id")
+        out.append(items[id] if type(id) is str else entry)
+    return {**body, "input": out}
 
 
 def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = ()) -> Turn:

@@ -328,14 +328,14 @@ class StringFlow:
     Starts behind the opening quote.
     """
 
-    __slots__ = ("_high", "_rest", "bad", "done", "inner", "out", "seen")
+    __slots__ = ("_high", "_rest", "bad", "done", "first", "inner", "out")
 
     def __init__(self) -> None:
         self.inner = JsonFlow()
         self.out: list[str] = []
         self.done = False
         self.bad = False  # what the string holds is not JSON: from there on it is passed on as it is
-        self.seen = False
+        self.first = ""  # the first character that is no white space
         self._rest = ""
         self._high = ""
 
@@ -404,7 +404,7 @@ class StringFlow:
         position = 0 if self.inner.done else self.inner.run(text, 0)
         self.out.extend(self.inner.out)
         self.inner.out.clear()
-        self.seen = self.seen or bool(text.strip())
+        self.first = self.first or text.lstrip()[:1]
         self._rest = text[position:]
         if self.inner.failed or (self.inner.done and self._rest.strip()):
             self.bad = True
@@ -413,6 +413,8 @@ class StringFlow:
 
     def _settle(self) -> None:
         self.inner.finish()
-        if self.seen and not self.inner.done:
+        self.out.extend(self.inner.out)
+        self.inner.out.clear()
+        if self.first and not self.inner.done:
             self.bad = True
             self.out.append(self._rest)

@@ -291,7 +291,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
         yield
     envelope.complete = True
     envelope.issues += flow.issues
-    envelope.object = not flow.bad if isinstance(flow, StringFlow) else char in "{nN"
+    envelope.object = (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
     return OK
 
 

@@ -126,7 +126,7 @@ class Gateway:
         """Answers one request. Raises `ToolwireError` for whatever goes wrong before the first byte."""
         run = Run(self, api, caller)
         try:
-            body = request_body.parse(raw)
+            body = await self._with_references(api, request_body.parse(raw), caller)
             run.turn = turn = await self._decode(api, body, caller)
             backend = self._backend(turn.model)
             run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
@@ -141,6 +141,14 @@ class Gateway:
         except Exception:
             run.observe(Failure("server", "The server had an error."))
             raise
+
+    async def _with_references(self, api: Api, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The body with stored items in place of the references that name them."""
+        references = decode_responses.references(body) if api == "responses" and self.store is not None else None
+        if not references:
+            return body
+        assert self.store is not None
+        return decode_responses.resolved(body, await self.store.referenced(references, caller.key_id))
 
     async def _decode(self, api: Api, body: dict[str, Any], caller: Caller) -> Turn:
         if api == "chat":

@@ -47,6 +47,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX responses_by_key ON responses (key_id, created_at)",
     ),
+    (
+        """
+        CREATE TABLE items (
+            key_id TEXT NOT NULL,
+            id TEXT NOT NULL,
+            response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+            PRIMARY KEY (key_id, id)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX items_by_response ON items (response_id)",
+    ),
 )
 """Entry n brings a file from version n to n + 1. Entries are only ever added."""
 
@@ -110,6 +121,10 @@ class Store:
     async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
         """Every item of the conversation that ends in this response, oldest first. None: a link is missing, or belongs to another key."""
         return await self._run(lambda connection: _chain(connection, id, key_id), "read")
+
+    async def referenced(self, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
+        """Items of stored responses, input or output, as wire objects by their ids; what is not there is left out."""
+        return await self._run(lambda connection: _referenced(connection, ids, key_id), "read")
 
     async def input_items(
         self, id: str, key_id: str, *, limit: int = 20, order: Literal["asc", "desc"] = "desc", after: str | None = None
@@ -232,7 +247,25 @@ _COLUMNS = "id, key_id, created_at, model, status, previous_response_id, respons
 
 
 def _put(connection: sqlite3.Connection, stored: StoredResponse) -> None:
-    """One statement, one transaction: a crash leaves the whole row or none. Putting an id again replaces it, but never another key's."""
+    """One transaction: a crash leaves the whole response or none of it. Putting an id again replaces it, but never another key's."""
+    import msgspec
+
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _put_response(connection, stored)
+        output = msgspec.json.decode(stored.response).get("output") or ()
+        ids = {item["id"] for item in (*stored.input_items, *output) if isinstance(item.get("id"), str)}
+        connection.executemany(
+            "INSERT OR REPLACE INTO items (key_id, id, response_id) VALUES (?, ?, ?)", [(stored.key_id, id, stored.id) for id in sorted(ids)]
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _put_response(connection: sqlite3.Connection, stored: StoredResponse) -> None:
     import msgspec
 
     from toolwire.gateway.items import encode_items
@@ -267,6 +300,20 @@ def _get(connection: sqlite3.Connection, id: str, key_id: str) -> StoredResponse
         return None
     id, key_id, created_at, model, status, previous, response, input_items, turn_items = row
     return StoredResponse(id, key_id, created_at, model, status, previous, response, msgspec.json.decode(input_items), decode_items(turn_items))
+
+
+def _referenced(connection: sqlite3.Connection, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
+    import msgspec
+
+    found: dict[str, dict[str, Any]] = {}
+    for id in ids:
+        row = connection.execute(
+            "SELECT r.response, r.input_items FROM items i JOIN responses r ON r.id = i.response_id WHERE i.key_id = ? AND i.id = ?", (key_id, id)
+        ).fetchone()
+        if row is not None:
+            items = (*msgspec.json.decode(row[0]).get("output", ()), *msgspec.json.decode(row[1]))
+            found.update((item["id"], item) for item in items if item.get("id") == id)
+    return found
 
 
 def _delete(connection: sqlite3.Connection, id: str, key_id: str) -> bool:

@@ -1,0 +1,1 @@
+"""The side-by-side benchmarks: `python -m bench` runs them, `bench/evidence.py` runs their long versions."""

@@ -1,0 +1,65 @@
+"""`python -m bench [scanner] [gateway]`: the benchmarks, side by side with their baselines, judged against the targets.
+
+Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench import report
+from bench.report import Row
+
+TITLES = {"scanner": "The scanner", "gateway": "The gateway"}
+
+
+def page(parts: dict[str, list[Row]], notes: list[str]) -> str:
+    """The Markdown page of a run."""
+    out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
+    out += ["Everything runs on loopback. Ratios come first: absolute figures belong to the machine.", ""]
+    for name, rows in parts.items():
+        out += [f"## {TITLES[name]}", "", report.markdown(rows), ""]
+    return "\n".join([*out, *(f"- {note}" for note in notes)]).rstrip() + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Toolwire beside its baselines.")
+    parser.add_argument("parts", nargs="*", help="scanner, gateway; default: both")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the gateway's measures; the median counts")
+    parser.add_argument("--peers", action="append", choices=("litellm", "portkey", "all"), help="measure this gateway too; installs it into bench/work")
+    parser.add_argument("--write", metavar="FILE", help="write the tables as Markdown, e.g. docs/benchmarks.md")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
+    arguments = parser.parse_args(argv)
+    unknown = set(arguments.parts) - TITLES.keys()
+    if unknown:
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}; known: {', '.join(TITLES)}")
+    peers = ("litellm", "portkey") if "all" in (arguments.peers or ()) else tuple(arguments.peers or ())
+    parts: dict[str, list[Row]] = {}
+    notes: list[str] = []
+    for name in arguments.parts or TITLES:
+        print(f"{TITLES[name]} …", file=sys.stderr, flush=True)
+        if name == "scanner":
+            from bench import scanner
+
+            parts[name] = scanner.run(arguments.quick)
+        else:
+            from bench import gateway
+
+            parts[name], found = gateway.run(1 if arguments.quick else arguments.rounds, peers)
+            notes += found
+        print(f"\n{report.table(parts[name])}\n", flush=True)
+    for note in notes:
+        print(f"- {note}")
+    if arguments.write:
+        Path(arguments.write).write_text(page(parts, notes))
+        print(f"written to {arguments.write}")
+    misses = report.missed(row for rows in parts.values() for row in rows)
+    print(f"{misses} target(s) missed" if misses else "all targets met")
+    return 1 if arguments.strict and misses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

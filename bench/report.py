@@ -1,0 +1,95 @@
+"""What a benchmark says: rows with a value, what it is compared to, the target and the verdict; as text for the terminal and as Markdown for the
+documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+Sense = Literal["at most", "at least", ""]
+SHOWN = ("toolwire", "uvicorn", "uvloop", "httptools", "aiohttp", "msgspec", "starlette")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`number` is what is judged (mostly a ratio) against `target` in the given sense; without a sense it is only shown."""
+
+    measure: str
+    number: float | None
+    detail: str = ""
+    sense: Sense = ""
+    target: float = 0.0
+    unit: str = "×"
+
+    @property
+    def verdict(self) -> str:
+        if self.number is None:
+            return "not measured"
+        if not self.sense:
+            return ""
+        return "pass" if (self.number <= self.target if self.sense == "at most" else self.number >= self.target) else "MISS"
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        number = "–" if self.number is None else f"{figure(self.number)} {self.unit}".strip()
+        target = f"{'≤' if self.sense == 'at most' else '≥'} {self.target:g} {self.unit}".strip() if self.sense else ""
+        return self.measure, number, target, self.verdict, self.detail
+
+
+HEADINGS = ("measure", "result", "target", "verdict", "figures")
+
+
+def figure(number: float) -> str:
+    """Three significant places, without powers of ten."""
+    size = abs(number)
+    return f"{number:,.0f}" if size >= 100 else f"{number:.1f}" if size >= 10 else f"{number:.2f}" if size >= 0.1 else f"{number:.3f}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For the terminal."""
+    cells = [HEADINGS, *(row.cells() for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEADINGS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)])
+
+
+def missed(rows: Iterable[Row]) -> int:
+    return sum(row.verdict == "MISS" for row in rows)
+
+
+def machine() -> str:
+    """The machine and the versions, in a line; no names and no paths."""
+    name = next((line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    memory = next((int(line.split()[1]) // 1024 // 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    versions = ", ".join(f"{package} {found}" for package in SHOWN if (found := _version(package)))
+    python = f"Python {sys.version.split()[0]}"
+    return f"{name}, {len(os.sched_getaffinity(0))} cores, {memory} GB, {platform.system()} {platform.release().split('-')[0]}; {python}; {versions}"
+
+
+def today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

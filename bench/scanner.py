@@ -1,0 +1,175 @@
+"""What the scanner costs: CPU time for each piece of four characters, about a token, in prose and inside a call, and whether it grows with what
+came before.
+
+The baselines stand in the same run: a method call that appends to a list, and `json.loads` of the whole. Medians of several rounds of CPU time.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import process_time_ns
+from typing import Any
+
+from bench.report import Row, figure
+from toolwire.emulate.dialects import DIALECTS
+from toolwire.emulate.scanner import ToolCallParser
+
+PIECE = 4
+SIZES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
+MARK_US = 3.0
+"""What a piece may cost on the reference machine."""
+FLAT_PERCENT = 20.0
+TOOLS: list[dict[str, Any]] = [{"name": "look", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}]
+WORDS = "The quick brown fox jumps over the lazy dog, and 2 < 3; then it sleeps. "
+STRING = 'He said \\"no\\", then left.\\nThe next line has a tab\\t and a caf\\u00e9. '
+
+
+def _filled(sentence: str, size: int) -> str:
+    return (sentence * (size // len(sentence) + 1))[:size]
+
+
+def _json_arguments(size: int) -> str:
+    """Arguments of about this size: one long string with escapes, then many small members."""
+    count = max(1, size // 2 // len(STRING))
+    members = ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 2 // 28)))
+    return f'{{"text": "{STRING * count}", {members}}}'
+
+
+Stream = tuple[str, str, str]
+"""What is fed before the clock runs, what is measured, and what ends the block."""
+STREAMS: dict[str, Callable[[int], Stream]] = {
+    "prose": lambda size: ("", _filled(WORDS, size), ""),
+    "call, eager": lambda size: ('<tool_call>{"name": "look", "arguments": ', _json_arguments(size), "}</tool_call>"),
+    "call, validated": lambda size: ('<tool_call>{"name": "look", "arguments": ', _json_arguments(size), "}</tool_call>"),
+    "tagged call, eager": lambda size: ("<tool_call><function=look><parameter=text>", _filled(WORDS, size), "</parameter></function></tool_call>"),
+}
+DIALECTS_OF = {"tagged call, eager": ("hermes", "qwen_xml")}
+
+
+class _Empty:
+    """The least that a feed can be."""
+
+    def __init__(self) -> None:
+        self.out: list[str] = []
+
+    def feed(self, text: str) -> list[str]:
+        self.out.append(text)
+        return []
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
+
+
+def _cost(make: Callable[[], Any], pieces: Sequence[str], rounds: int) -> float:
+    """Microseconds of CPU for each piece. Short texts are read again and again, by a fresh parser, to be long enough to measure."""
+    again = max(1, 12_500 // max(1, len(pieces)))
+    found = []
+    for _ in range(rounds):
+        parsers = [make() for _ in range(again)]
+        gc.collect()
+        began = process_time_ns()
+        for parser in parsers:
+            feed = parser.feed
+            for piece in pieces:
+                feed(piece)
+        found.append((process_time_ns() - began) / 1e3 / again / len(pieces))
+    return median(found)
+
+
+def _opened(kind: str, before: str) -> ToolCallParser:
+    parser = ToolCallParser(TOOLS, DIALECTS_OF.get(kind), arguments="validated" if "validated" in kind else "eager")
+    parser.feed(before)
+    return parser
+
+
+def _checked(kind: str, stream: Stream) -> None:
+    """A benchmark of something that does not work would be worth nothing."""
+    before, inside, behind = stream
+    parser = _opened(kind, "")
+    events = parser.feed(before + inside + behind) + parser.finish()
+    statuses = [event.status for event in events if hasattr(event, "status")]
+    if kind != "prose" and statuses != ["ok"]:
+        raise RuntimeError(f"{kind}: expected one good call, got {statuses}")
+
+
+def costs(quick: bool = False) -> list[Row]:
+    """Cost by size for each kind of text, with the spread that decides whether it is flat."""
+    rows: list[Row] = []
+    rounds = 3 if quick else 5
+    empty = _cost(_Empty, _pieces(_filled(WORDS, 100_000)), rounds)
+    rows.append(Row("baseline: an empty feed that appends", empty, "for each piece of 4 characters", unit="µs"))
+    whole = _json_arguments(100_000)
+    again = [process_time_ns()]
+    for _ in range(20):
+        json.loads(whole)
+        again.append(process_time_ns())
+    loads = median(after - before for before, after in zip(again, again[1:], strict=False)) / 1e3 / (len(whole) / PIECE)
+    rows.append(Row("baseline: json.loads of the whole", loads, "100 KB, for each 4 characters", unit="µs"))
+    sizes = {name: size for name, size in SIZES.items() if not quick or size < 1_000_000}
+    for kind, stream_of in STREAMS.items():
+        by_size: dict[str, float] = {}
+        for name, size in sizes.items():
+            stream = stream_of(size)
+            _checked(kind, stream)
+            by_size[name] = _cost(lambda kind=kind, before=stream[0]: _opened(kind, before), _pieces(stream[1]), rounds)  # type: ignore[misc]
+        middle = median(by_size.values())
+        spread = max(abs(cost / middle - 1) for cost in by_size.values()) * 100
+        told = ", ".join(f"{name} {figure(cost)}" for name, cost in by_size.items())
+        rows.append(Row(f"{kind}: cost of a piece", middle, f"{told}; {figure(middle / empty)} × the empty feed", "at most", MARK_US, "µs"))
+        rows.append(Row(f"{kind}: spread over sizes", spread, "around the median", "at most", FLAT_PERCENT, "%"))
+    return rows
+
+
+ADVERSE: dict[str, tuple[str, int]] = {
+    "`<` × 1 M": ("<", 1_000_000),
+    "`{` × 1 M": ("{", 1_000_000),
+    "`<tool_call>` × 100 k": ("<tool_call>", 100_000),
+    '`<tool_call>{"name": "` × 50 k': ('<tool_call>{"name": "', 50_000),
+    "newline and brace × 500 k": ("\n{", 500_000),
+    "backticks × 1 M": ("`", 1_000_000),
+    "`<use_tool ` × 90 k": ("<use_tool ", 90_000),
+}
+
+
+def _adverse_cost(text: str, piece: int) -> float:
+    """Microseconds for each 4 characters, the end included."""
+    parser = ToolCallParser(TOOLS, tuple(DIALECTS), nonce="k7Qz")
+    pieces = [text[start : start + piece] for start in range(0, len(text), piece)]
+    kept = 0
+    gc.collect()
+    began = process_time_ns()
+    for each in pieces:
+        kept += sum(len(event.text) for event in parser.feed(each) if hasattr(event, "text"))
+    kept += sum(len(event.text) for event in parser.finish() if hasattr(event, "text"))
+    took = (process_time_ns() - began) / 1e3
+    if kept != len(text):
+        raise RuntimeError(f"{len(text) - kept} characters were lost of {text[:40]!r}…")
+    return took / (len(text) / PIECE)
+
+
+def adverse(quick: bool = False) -> list[Row]:
+    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one."""
+    rows = []
+    for name, (unit, times) in ADVERSE.items():
+        times = times // 10 if quick else times
+        for piece, how in ((PIECE, "in pieces of 4"), (unit_size := len(unit) * times, "in one")):
+            rounds = range(2 if quick else 3)
+            short = median(_adverse_cost(unit * (times // 10), min(piece, unit_size)) for _ in rounds)
+            full = median(_adverse_cost(unit * times, piece) for _ in rounds)
+            detail = f"{figure(short)} → {figure(full)} µs for each 4 characters"
+            rows.append(Row(f"{name}, {how}: growth over ten times the length", full / short, detail, "at most", 1 + FLAT_PERCENT / 100))
+    text = f'<tool_call>{{"name": "look", "arguments": {_json_arguments(SIZES["1 MB"])}}}</tool_call>'
+    began = process_time_ns()
+    parser = ToolCallParser(TOOLS)
+    events = parser.feed(text) + parser.finish()
+    took = (process_time_ns() - began) / 1e6
+    rows.append(Row("one call of 1 MB in one piece", took, f"{len(events)} events", unit="ms"))
+    return rows
+
+
+def run(quick: bool = False) -> list[Row]:
+    return costs(quick) + adverse(quick)

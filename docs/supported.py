@@ -1,0 +1,436 @@
+"""Writes docs/supported.md from the code: what is served, field by field and backend by backend.
+
+No disposition here is written by hand. For each row a small request is made, the real decoder reads it, the real planner plans it, and the cell is
+what the plan's report says; heals, mended JSON and dialects are shown by running them. `--check` only says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from toolwire import parse
+from toolwire.backends import registry
+from toolwire.backends.base import Backend
+from toolwire.config import ToolSettings
+from toolwire.decode import chat, content, responses, tools
+from toolwire.emulate import dialects
+from toolwire.emulate.dialects.render import render
+from toolwire.errors import KINDS, ToolwireError
+from toolwire.events import CallArgs, CallBegin, CallEnd
+from toolwire.gateway.plan import FIELDS, Plan, make_plan
+from toolwire.ids import counting_ids
+from toolwire.turn import Api
+
+PAGE = Path(__file__).with_name("supported.md")
+APIS: tuple[Api, ...] = ("chat", "responses")
+BACKENDS: dict[str, Backend] = {
+    "openai, native": registry.build("m", "openai", {"tools": "native"}),
+    "openai, emulated": registry.build("m", "openai", {"tools": "emulated"}),
+    "scripted": registry.build("m", "scripted", {}),
+}
+Body = dict[str, Any]
+
+# Which fields only one of OpenAI's two APIs has. The rest belong to both.
+ONLY: dict[Api, frozenset[str]] = {
+    "chat": frozenset(
+        "messages n functions function_call response_format max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty "
+        "logit_bias logprobs reasoning_effort verbosity modalities audio prediction web_search_options".split()
+    ),
+    "responses": frozenset(
+        "input instructions previous_response_id text max_output_tokens reasoning truncation include max_tool_calls background conversation "
+        "prompt".split()
+    ),
+}
+
+# --- requests ------------------------------------------------------------------------------------------------------------------------------------
+
+SCHEMA: Body = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ANSWER: Body = {"name": "answer", "schema": SCHEMA}
+
+
+def function(api: Api, **more: Any) -> Body:
+    inner = {"name": "get_weather", "parameters": SCHEMA, **more}
+    return {"type": "function", "function": inner} if api == "chat" else {"type": "function", **inner}
+
+
+def custom(api: Api) -> Body:
+    return {"type": "custom", "custom": {"name": "run"}} if api == "chat" else {"type": "custom", "name": "run"}
+
+
+def named(api: Api, kind: str, name: str) -> Body:
+    return {"type": kind, kind: {"name": name}} if api == "chat" else {"type": kind, "name": name}
+
+
+def allowed(api: Api, mode: str) -> Body:
+    inner = {"mode": mode, "tools": [named(api, "function", "get_weather")]}
+    return {"type": "allowed_tools", "allowed_tools": inner} if api == "chat" else {"type": "allowed_tools", **inner}
+
+
+def base(api: Api) -> Body:
+    return {"model": "m", "messages": [{"role": "user", "content": "Hello"}]} if api == "chat" else {"model": "m", "input": "Hello"}
+
+
+def fields_of(api: Api) -> dict[str, Body]:
+    """For each field a piece of a request in which it matters."""
+    tools_beside = {"tools": [function(api)]}
+    functions = {"functions": [{"name": "get_weather", "parameters": SCHEMA}]}
+    plain: Body = {
+        "stream": True,
+        "n": 2,
+        "previous_response_id": "resp_1",
+        "store": True,
+        "metadata": {"topic": "weather"},
+        "instructions": "Be brief.",
+        "response_format": {"type": "json_schema", "json_schema": ANSWER},
+        "text": {"format": {"type": "json_schema", **ANSWER}},
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "max_tokens": 100,
+        "max_completion_tokens": 100,
+        "max_output_tokens": 100,
+        "stop": ["END"],
+        "seed": 1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"50256": -100},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "reasoning_effort": "low",
+        "reasoning": {"effort": "low"},
+        "verbosity": "low",
+        "user": "someone",
+        "safety_identifier": "someone",
+        "prompt_cache_key": "key",
+        "prompt_cache_retention": "24h",
+        "service_tier": "flex",
+        "truncation": "auto",
+        "include": ["reasoning.encrypted_content"],
+        "max_tool_calls": 3,
+        "modalities": ["text"],
+        "audio": {"voice": "alloy", "format": "wav"},
+        "prediction": {"type": "content", "content": "Hello"},
+        "web_search_options": {},
+        "background": True,
+        "conversation": "conv_1",
+        "prompt": {"id": "pmpt_1"},
+    }
+    return {
+        **{name: {name: value} for name, value in plain.items()},
+        **{name: {} for name in ("model", "messages", "input")},
+        "stream_options": {"stream": True, "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False}},
+        "tools": tools_beside,
+        "tool_choice": {**tools_beside, "tool_choice": "required"},
+        "parallel_tool_calls": {**tools_beside, "parallel_tool_calls": False},
+        "functions": functions,
+        "function_call": {**functions, "function_call": {"name": "get_weather"}},
+    }
+
+
+def plan_of(api: Api, body: Body, backend: Backend) -> Plan:
+    decode = chat.decode if api == "chat" else responses.decode
+    return make_plan(decode(body), backend, ToolSettings(), counting_ids())
+
+
+def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:
+    try:
+        report = dict(plan_of(api, {**base(api), **more}, backend).report)
+    except ToolwireError:
+        return "refused"
+    return report.get(field, "honoured").partition(":")[0]
+
+
+def on_both(cell: dict[Api, str]) -> str:
+    """One word where both APIs agree."""
+    return " / ".join(dict.fromkeys(cell.values()))
+
+
+# --- tables --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [tuple(head), *map(tuple, rows)]
+    lines.insert(1, tuple("---" for _ in lines[0]))
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def fields_table() -> str:
+    def row(name: str) -> Iterator[str]:
+        yield f"`{name}`"
+        for api in APIS:
+            other: Api = "responses" if api == "chat" else "chat"
+            for backend in BACKENDS.values():
+                yield "–" if name in ONLY[other] else verdict(api, fields_of(api)[name], backend, name)
+
+    return table(("field", *(f"{api}: {name}" for api in APIS for name in BACKENDS)), map(row, FIELDS))
+
+
+def tools_table() -> str:
+    kinds: dict[str, dict[Api, Any]] = {
+        "`function`": {api: [function(api)] for api in APIS},
+        "`function` with `strict: true`": {api: [function(api, strict=True)] for api in APIS},
+        "`custom`": {api: [custom(api)] for api in APIS},
+        "`namespace`": {api: [{"type": "namespace", "name": "notes", "tools": [function("responses")]}] for api in APIS},
+        f"hosted: {code(sorted(tools.HOSTED))}": {api: [{"type": "web_search"}] for api in APIS},
+        "any other type": {api: [{"type": "something_new"}] for api in APIS},
+    }
+
+    def cell(api: Api, wire: Any, backend: Backend) -> str:
+        plan = plan_of(api, {**base(api), "tools": wire}, backend)
+        if plan.strategy == "none":
+            return next(what for name, what in plan.report if name.startswith("tools."))
+        return "emulated" if plan.strategy == "emulated" or plan.customs else "honoured"
+
+    rows = [(kind, *(on_both({api: cell(api, wire[api], backend) for api in APIS}) for backend in BACKENDS.values())) for kind, wire in kinds.items()]
+    legacy = {name: verdict("chat", fields_of("chat")["functions"], backend, "functions") for name, backend in BACKENDS.items()}
+    return table(("tool", *BACKENDS), [*rows, ("legacy `functions` (chat)", *legacy.values())])
+
+
+def choices_table() -> str:
+    declared: dict[Api, Any] = {api: [function(api), custom(api), {"type": "web_search"}] for api in APIS}
+    forms: dict[str, dict[Api, Body]] = {
+        **{f'`"{mode}"`': {api: {"tool_choice": mode} for api in APIS} for mode in tools.MODES},
+        "a named function": {api: {"tool_choice": named(api, "function", "get_weather")} for api in APIS},
+        "a named custom tool": {api: {"tool_choice": named(api, "custom", "run")} for api in APIS},
+        "`allowed_tools`, mode `auto`": {api: {"tool_choice": allowed(api, "auto")} for api in APIS},
+        "`allowed_tools`, mode `required`": {api: {"tool_choice": allowed(api, "required")} for api in APIS},
+        "a hosted tool": {api: {"tool_choice": {"type": "web_search"}} for api in APIS},
+        "a tool that was not declared": {api: {"tool_choice": named(api, "function", "other")} for api in APIS},
+        '`"required"` without `tools`': {api: {"tools": [], "tool_choice": "required"} for api in APIS},
+    }
+    return table(
+        ("tool_choice", *BACKENDS),
+        (
+            (
+                form,
+                *(
+                    on_both({api: verdict(api, {"tools": declared[api], **wire[api]}, backend, "tool_choice") for api in APIS})
+                    for backend in BACKENDS.values()
+                ),
+            )
+            for form, wire in forms.items()
+        ),
+    )
+
+
+def roles_table() -> str:
+    call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    legacy_call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
+    before: dict[str, list[Body]] = {"tool": [call], "function": [legacy_call]}
+    extra: dict[str, Body] = {"tool": {"tool_call_id": "call_1"}, "function": {"name": "f"}}
+
+    def became(role: str) -> str:
+        messages = [*before.get(role, ()), {"role": role, "content": "Hello", **extra.get(role, {})}]
+        return type(chat.decode({"model": "m", "messages": messages}).items[-1]).__name__
+
+    return table(("role", "is read as"), ((f"`{role}`", became(role)) for role in chat.ROLES))
+
+
+def items_table() -> str:
+    samples: dict[str, list[Body]] = {
+        "message": [{"type": "message", "role": "user", "content": "Hello"}],
+        "function_call": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}],
+        "custom_tool_call": [{"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"}],
+        "reasoning": [{"type": "reasoning", "summary": []}],
+    }
+    samples["function_call_output"] = [*samples["function_call"], {"type": "function_call_output", "call_id": "c", "output": "x"}]
+    samples["custom_tool_call_output"] = [*samples["custom_tool_call"], {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]
+    rows = [(f"`{kind}`", type(responses.decode({"model": "m", "input": samples[kind]}).items[-1]).__name__) for kind in responses.READ]
+    for kind in responses.SKIPPED:
+        notes = responses.decode({"model": "m", "input": [{"type": kind}]}).notes
+        assert notes == ((f"input.{kind}", "ignored"),), notes
+    return table(("input item", "is read as"), [*rows, (code(sorted(responses.SKIPPED)), "ignored, and reported"), ("anything else", "refused")])
+
+
+def parts_table() -> str:
+    rows = [(code(sorted(content.TEXTS)), "text"), (code(sorted(content.IMAGES)), "image"), ("`refusal`", "the message's refusal")]
+    return table(("content part", "is read as"), [*rows, ("any other", "kept as it came, and passed on by the openai backend")])
+
+
+# --- heals ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def called(id: str, name: str = "f", arguments: str = "{}") -> Body:
+    return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
+
+
+def told(id: str, output: str = "x") -> Body:
+    return {"type": "function_call_output", "call_id": id, "output": output}
+
+
+SAID: Body = {"role": "user", "content": "Go on."}
+HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
+    ("results in another order than their calls", "put in call order", [called("a"), called("b"), told("b"), told("a"), SAID]),
+    ("a result before its call, or away from it", "moved behind its call", [called("a"), SAID, told("a")]),
+    ("several results for one call", "the last one holds", [called("a"), told("a"), told("a", "y"), SAID]),
+    ("a call without a result, and the conversation goes on", "a result that says so is put in", [called("a"), SAID]),
+    ("a call without a result at the end", "left open", [SAID, called("a")]),
+    ("the same call twice", "the second is dropped", [called("a"), called("a"), told("a"), SAID]),
+    ("a call id again, after its result came", "told apart by an id of its own", [called("a"), told("a"), called("a"), told("a"), SAID]),
+    ("a call id again, for another call", "–", [called("a"), called("a", "g"), told("a"), SAID]),
+    ("a result whose call is nowhere", "–", [SAID, told("a")]),
+)
+
+
+def heals_table() -> str:
+    def row(history: str, rule: str, items: list[Body]) -> tuple[str, str, str]:
+        try:
+            notes = responses.decode({"model": "m", "input": items}).notes
+        except ToolwireError as error:
+            return history, "refused", f"error, `param` is `{error.failure.param}`"
+        return history, rule, code(f"{name}={what}" for name, what in notes) or "nothing to report"
+
+    return table(("what the client sent", "what happens", "in the report"), (row(*one) for one in HISTORIES))
+
+
+SLIPS: tuple[tuple[str, str], ...] = (
+    ("a trailing comma", '{"city": "Paris",}'),
+    ("single quotes", "{'city': 'Paris'}"),
+    ("a key without quotes", '{city: "Paris"}'),
+    ("Python's words", '{"city": "Paris", "now": True, "then": None}'),
+    ("an unknown escape", r'{"city": "\d"}'),
+    ("a line break inside a string", '{"city": "Paris\nFrance"}'),
+)
+
+
+def slips_table() -> str:
+    def row(what: str, arguments: str) -> tuple[str, str, str, str]:
+        events = parse(f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>', [function("chat")])
+        mended = "".join(event.delta for event in events if isinstance(event, CallArgs))
+        end = next(event for event in events if isinstance(event, CallEnd))
+        return what, f"`{arguments}`".replace("\n", "↵"), f"`{mended}`", code(end.issues)
+
+    return table(("the model wrote", "for example", "the client gets", "noted as"), (row(*one) for one in SLIPS))
+
+
+# --- dialects and failures -----------------------------------------------------------------------------------------------------------------------
+
+TOKEN = "k3v9x2ab"
+
+
+def example(name: str) -> str:
+    """A call as the dialect writes it; the scanner must read it back."""
+    text = render(name, "get_weather", '{"city": "Paris"}', schema=SCHEMA, nonce=TOKEN)
+    events = parse(text, [function("chat")], [name], nonce=TOKEN)
+    assert [event.name for event in events if isinstance(event, CallBegin)] == ["get_weather"], (name, events)
+    return text
+
+
+def dialects_table() -> str:
+    return table(
+        ("dialect", "by default", "kind", "who writes it"),
+        (
+            (f"`{one.name}`", "on" if one.name in dialects.DEFAULT else "off", "recovery" if one.recovery else "taught", one.note)
+            for one in dialects.DIALECTS.values()
+        ),
+    )
+
+
+def dialects_examples() -> str:
+    return "\n\n".join(f"`{name}`\n\n````text\n{example(name)}\n````" for name in dialects.DIALECTS)
+
+
+def kinds_table() -> str:
+    return table(
+        ("kind", "HTTP status", "`type`", "`code`", "code of `response.failed`"),
+        (
+            (f"`{name}`", str(kind.status), f"`{kind.type}`", f"`{kind.code}`" if kind.code else "null", f"`{kind.response_code}`")
+            for name, kind in KINDS.items()
+        ),
+    )
+
+
+# --- the page ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    return f"""<!-- Written by docs/supported.py from the code. Do not edit: run `make supported`. -->
+
+# What is supported
+
+Every table on this page comes from the code: the generator sends a small request through the real decoder and the real planner and writes down what
+they say. The same words stand in the header `x-toolwire-report` of each answer.
+
+- **honoured**: done as OpenAI does it, by the model's server or by Toolwire.
+- **emulated**: done by Toolwire where the model's server can not, see [emulation.md](emulation.md).
+- **ignored**: without effect, and the report says so.
+- **refused**: answered with an error that names the field.
+- **–**: a field of the other API; sent all the same, it has no effect.
+
+## Request fields
+
+{fields_table()}
+
+Fields that OpenAI does not know pass, without effect, as `unknown_fields=ignored`. `toolChoice` and `parallelToolCalls` are read as `tool_choice` and
+`parallel_tool_calls`. For `openai, native` *honoured* means that the field goes upstream; what the upstream makes of it is its own affair.
+
+## Tools
+
+{tools_table()}
+
+A custom tool on a backend that only knows functions is offered as a function with one text parameter, and unwrapped again on the way back.
+
+## tool_choice
+
+{choices_table()}
+
+## Messages and input items
+
+{roles_table()}
+
+{items_table()}
+
+{parts_table()}
+
+## Histories that are healed
+
+Agents lose results, send them twice or in odd places. Servers differ in what they take. Toolwire puts a history in order where that invents no facts,
+and says so in the report; on chat the field's name there is `messages`.
+
+{heals_table()}
+
+## JSON that is mended
+
+For emulated calls, on the way through, always forward: what was sent is never taken back. Anything else that is not JSON makes the block plain text.
+
+{slips_table()}
+
+## Dialects
+
+{dialects_table()}
+
+One call in each of them, with the token `{TOKEN}`:
+
+{dialects_examples()}
+
+## Failures
+
+Before the first byte a failure is an HTTP error with OpenAI's error object. After it, chat streams carry the same object as their last event, and
+Responses streams end with `response.failed`.
+
+{kinds_table()}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print("usage: python docs/supported.py [--check]", file=sys.stderr)
+        return 2
+    text = page()
+    if not arguments:
+        PAGE.write_text(text, "utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text("utf-8") == text:
+        return 0
+    print("docs/supported.md is not what the code says: run `make supported`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""Law 10: no field is ignored in silence.
+
+Every known field of both APIs is honoured, or the report names it; unknown ones are told of without their names.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.gateway.plan import FIELDS
+
+OPENAPI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openai-openapi.json"
+
+VALUES: dict[str, Any] = {
+    "temperature": 1,
+    "top_p": 1,
+    "max_tokens": 5,
+    "max_completion_tokens": 5,
+    "max_output_tokens": 50,
+    "stop": "x",
+    "seed": 1,
+    "presence_penalty": 1,
+    "frequency_penalty": 1,
+    "logit_bias": {"5": 1},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "reasoning_effort": "low",
+    "reasoning": {"effort": "low"},
+    "verbosity": "low",
+    "user": "me",
+    "safety_identifier": "me",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "service_tier": "auto",
+    "truncation": "auto",
+    "include": ["reasoning.encrypted_content"],
+    "max_tool_calls": 3,
+    "modalities": ["text"],
+    "audio": {"voice": "alloy", "format": "wav"},
+    "prediction": {"type": "content", "content": "x"},
+    "web_search_options": {},
+}
+
+
+@pytest.mark.parametrize("field", sorted(VALUES))
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_a_field_that_the_backend_lacks_is_in_the_report(table: Any, api: Any, field: str) -> None:
+    table.play("say x")
+    request = {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?", "store": False}
+    answer = await table.answer(api, {**request, field: VALUES[field]})
+    report = dict(answer.headers)[b"x-toolwire-report"].decode()
+    honoured = field in table.backend.capabilities.fields
+    assert (f"{field}=ignored" in report) != honoured
+
+
+async def test_the_names_of_unknown_fields_are_not_repeated(table: Any) -> None:
+    answer = await table.play("say x").answer("chat", {"messages": [{"role": "user", "content": "?"}], "x\r\nevil: 1": 1})
+    assert dict(answer.headers)[b"x-toolwire-report"] == b"unknown_fields=ignored"
+
+
+@pytest.mark.parametrize("schema", ["CreateChatCompletionRequest", "CreateResponse"])
+def test_every_field_of_openais_requests_is_known(schema: str) -> None:
+    if not OPENAPI.exists():
+        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
+    schemas = json.loads(OPENAPI.read_text())["components"]["schemas"]
+
+    def properties(node: dict[str, Any]) -> set[str]:
+        names = set(node.get("properties", {}))
+        for part in node.get("allOf", []):
+            names |= properties(schemas[part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part)
+        return names
+
+    assert properties(schemas[schema]) - set(FIELDS) == set()

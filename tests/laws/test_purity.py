@@ -1,0 +1,47 @@
+"""Law 1: the core is pure, and `import toolwire` loads the standard library only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "toolwire"
+PURE = [
+    *sorted((SOURCE / "decode").rglob("*.py")),
+    *sorted((SOURCE / "encode").rglob("*.py")),
+    *sorted((SOURCE / "emulate").rglob("*.py")),
+    *(SOURCE / name for name in ("policy.py", "aggregator.py", "assemble.py", "payloads.py", "turn.py", "events.py", "errors.py")),
+    SOURCE / "gateway" / "plan.py",
+    SOURCE / "gateway" / "interpret.py",
+]
+IMPURE = {"asyncio", "socket", "aiohttp", "time", "datetime", "random", "secrets", "uuid", "os", "subprocess", "sqlite3", "threading", "uvicorn"}
+STANDARD = [SOURCE / "emulate" / "scanner.py", SOURCE / "emulate" / "blocks.py", SOURCE / "aggregator.py", SOURCE / "assemble.py"]
+
+
+def imported(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_core_imports_nothing_that_does_io_or_reads_a_clock(path: Path) -> None:
+    assert {name.split(".")[0] for name in imported(path)} & IMPURE == set()
+
+
+def test_importing_the_library_loads_the_standard_library_only() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import toolwire; toolwire.ToolCallParser, toolwire.ToolCallAggregator, toolwire.OrderJudge\n"
+        "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
+    )
+    loaded = set(subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.split())
+    assert loaded - set(sys.stdlib_module_names) == {"toolwire"}
+
+
+def test_no_module_outgrows_its_idea() -> None:
+    long = {str(path.relative_to(SOURCE)): size for path in SOURCE.rglob("*.py") if (size := len(path.read_text().splitlines())) > 520}
+    assert long == {}
