@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 from time import process_time_ns
 from typing import Any
@@ -31,19 +32,24 @@ def _filled(sentence: str, size: int) -> str:
     return (sentence * (size // len(sentence) + 1))[:size]
 
 
-def _json_arguments(size: int) -> str:
-    """Arguments of about this size: one long string with escapes, then many small members."""
-    count = max(1, size // 2 // len(STRING))
-    members = ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 2 // 28)))
-    return f'{{"text": "{STRING * count}", {members}}}'
+def _text_arguments(size: int) -> str:
+    """One long string with escapes, as a tool that writes a file gets it."""
+    return f'{{"text": "{STRING * max(1, size // len(STRING))}"}}'
+
+
+def _member_arguments(size: int) -> str:
+    """Many small members: the most tokens for the fewest characters."""
+    return "{" + ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 28))) + "}"
 
 
 Stream = tuple[str, str, str]
 """What is fed before the clock runs, what is measured, and what ends the block."""
+ENVELOPE = '<tool_call>{"name": "look", "arguments": '
 STREAMS: dict[str, Callable[[int], Stream]] = {
     "prose": lambda size: ("", _filled(WORDS, size), ""),
-    "call, eager": lambda size: ('<tool_call>{"name": "look", "arguments": ', _json_arguments(size), "}</tool_call>"),
-    "call, validated": lambda size: ('<tool_call>{"name": "look", "arguments": ', _json_arguments(size), "}</tool_call>"),
+    "call, eager": lambda size: (ENVELOPE, _text_arguments(size), "}</tool_call>"),
+    "call, validated": lambda size: (ENVELOPE, _text_arguments(size), "}</tool_call>"),
+    "call of small members, eager": lambda size: (ENVELOPE, _member_arguments(size), "}</tool_call>"),
     "tagged call, eager": lambda size: ("<tool_call><function=look><parameter=text>", _filled(WORDS, size), "</parameter></function></tool_call>"),
 }
 DIALECTS_OF = {"tagged call, eager": ("hermes", "qwen_xml")}
@@ -68,7 +74,7 @@ def _cost(make: Callable[[], Any], pieces: Sequence[str], rounds: int) -> float:
     """Microseconds of CPU for each piece. Short texts are read again and again, by a fresh parser, to be long enough to measure."""
     again = max(1, 12_500 // max(1, len(pieces)))
     found = []
-    for _ in range(rounds):
+    for _ in range(rounds if len(pieces) < 100_000 else min(rounds, 3)):
         parsers = [make() for _ in range(again)]
         gc.collect()
         began = process_time_ns()
@@ -100,14 +106,15 @@ def costs(quick: bool = False) -> list[Row]:
     """Cost by size for each kind of text, with the spread that decides whether it is flat."""
     rows: list[Row] = []
     rounds = 3 if quick else 5
+    _cost(lambda: _opened("prose", ""), _pieces(_filled(WORDS, 100_000)), 3)  # the interpreter warms up
     empty = _cost(_Empty, _pieces(_filled(WORDS, 100_000)), rounds)
     rows.append(Row("baseline: an empty feed that appends", empty, "for each piece of 4 characters", unit="µs"))
-    whole = _json_arguments(100_000)
+    whole = _text_arguments(100_000)
     again = [process_time_ns()]
     for _ in range(20):
         json.loads(whole)
         again.append(process_time_ns())
-    loads = median(after - before for before, after in zip(again, again[1:], strict=False)) / 1e3 / (len(whole) / PIECE)
+    loads = median(after - before for before, after in pairwise(again)) / 1e3 / (len(whole) / PIECE)
     rows.append(Row("baseline: json.loads of the whole", loads, "100 KB, for each 4 characters", unit="µs"))
     sizes = {name: size for name, size in SIZES.items() if not quick or size < 1_000_000}
     for kind, stream_of in STREAMS.items():
@@ -152,17 +159,22 @@ def _adverse_cost(text: str, piece: int) -> float:
 
 
 def adverse(quick: bool = False) -> list[Row]:
-    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one."""
+    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one.
+
+    A miss is measured twice more; the median counts.
+    """
     rows = []
     for name, (unit, times) in ADVERSE.items():
         times = times // 10 if quick else times
-        for piece, how in ((PIECE, "in pieces of 4"), (unit_size := len(unit) * times, "in one")):
-            rounds = range(2 if quick else 3)
-            short = median(_adverse_cost(unit * (times // 10), min(piece, unit_size)) for _ in rounds)
-            full = median(_adverse_cost(unit * times, piece) for _ in rounds)
+        text, tenth = unit * times, unit * (times // 10)
+        for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
+            measured = [(median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))]
+            while measured[0][1] / measured[0][0] > 1 + FLAT_PERCENT / 100 and len(measured) < 3:
+                measured.append((_adverse_cost(tenth, piece), _adverse_cost(text, piece)))
+            short, full = sorted(measured, key=lambda pair: pair[1] / pair[0])[len(measured) // 2]
             detail = f"{figure(short)} → {figure(full)} µs for each 4 characters"
             rows.append(Row(f"{name}, {how}: growth over ten times the length", full / short, detail, "at most", 1 + FLAT_PERCENT / 100))
-    text = f'<tool_call>{{"name": "look", "arguments": {_json_arguments(SIZES["1 MB"])}}}</tool_call>'
+    text = f'<tool_call>{{"name": "look", "arguments": {_text_arguments(SIZES["1 MB"])}}}</tool_call>'
     began = process_time_ns()
     parser = ToolCallParser(TOOLS)
     events = parser.feed(text) + parser.finish()

@@ -19,7 +19,6 @@ PURE = [
     SOURCE / "gateway" / "interpret.py",
 ]
 IMPURE = {"asyncio", "socket", "aiohttp", "time", "datetime", "random", "secrets", "uuid", "os", "subprocess", "sqlite3", "threading", "uvicorn"}
-STANDARD = [SOURCE / "emulate" / "scanner.py", SOURCE / "emulate" / "blocks.py", SOURCE / "aggregator.py", SOURCE / "assemble.py"]
 
 
 def imported(path: Path) -> set[str]:

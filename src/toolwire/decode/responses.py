@@ -143,7 +143,7 @@ def _reference(entry: dict[str, Any]) -> Any:
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The body with every reference replaced by the item it names; one that names nothing is refused, since part of the conversation would be lost."""
+    """The body with every reference replaced by the item it names; one that names nothing is refused, as part of the conversation would be lost."""
     out = []
     for i, entry in enumerate(body["input"]):
         id = _reference(entry) if type(entry) is dict else None

@@ -19,7 +19,8 @@ from typing import Any
 
 MAX_DEPTH = 512
 
-_WHITE = re.compile(r"[ \t\r\n]*")
+_SPACE = " \t\r\n"
+_WHITE = re.compile(f"[{_SPACE}]*")
 _DOUBLE_RUN = re.compile(r'[^"\\\x00-\x1f]*')
 _SINGLE_RUN = re.compile(r"[^'\"\\\x00-\x1f]*")
 _WORD = re.compile(r"[A-Za-z0-9_$]*")
@@ -98,7 +99,7 @@ class JsonFlow:
             if state == WORD or state == KEY_WORD:
                 position = self._letters(buffer, position, end)
                 continue
-            if buffer[position] in " \t\r\n":
+            if buffer[position] in _SPACE:
                 position = _WHITE.match(buffer, position).end()  # type: ignore[union-attr]
                 continue
             position = self._token(buffer, position, state)
@@ -404,9 +405,9 @@ class StringFlow:
         position = 0 if self.inner.done else self.inner.run(text, 0)
         self.out.extend(self.inner.out)
         self.inner.out.clear()
-        self.first = self.first or text.lstrip()[:1]
+        self.first = self.first or text.lstrip(_SPACE)[:1]
         self._rest = text[position:]
-        if self.inner.failed or (self.inner.done and self._rest.strip()):
+        if self.inner.failed or (self.inner.done and self._rest.strip(_SPACE)):
             self.bad = True
             self.out.append(self._rest)
             self._rest = ""

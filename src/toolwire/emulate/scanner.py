@@ -10,7 +10,8 @@ The kernel keeps these laws, for every dialect at once:
 - Law 7: what is held is bounded by `Limits`; a failed candidate is scanned again only while it is short, so the cost stays linear.
 - Law 12: recovery dialects do not fire inside a code fence, behind a backtick, or on a block that stands verbatim in `quoted`.
 
-The machine is TEXT → candidate → block → TEXT. Grammars are generators in `blocks.py` that ask for more text by yielding. Standard library only.
+The machine is TEXT → candidate → block → TEXT. Grammars are generators in `json_block.py` and `tag_block.py` that ask for more text by yielding.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from toolwire.emulate import blocks
 from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener, TagBlock, select
 from toolwire.emulate.fence import FenceTracker
+from toolwire.emulate.json_block import json_block
+from toolwire.emulate.reading import peek
 from toolwire.emulate.registry import ToolRegistry
+from toolwire.emulate.tag_block import tag_block
 from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text
 from toolwire.turn import ToolSpec
 
@@ -244,7 +247,7 @@ class ToolCallParser:
         if opener.whole:
             self.position -= len(marker)
         else:
-            first = yield from blocks.peek(self)
+            first = yield from peek(self)
             chosen = next((pair for pair in openers if first and first in pair[1].block.first), None)
             if chosen is None:
                 self._fail()
@@ -253,7 +256,7 @@ class ToolCallParser:
         self._dialect = dialect
         before = self._count
         block = opener.block
-        kept = yield from blocks.json_block(self, block) if isinstance(block, JsonBlock) else blocks.tag_block(self, block)
+        kept = yield from json_block(self, block) if isinstance(block, JsonBlock) else tag_block(self, block)
         self.call = None
         if self._start < 0:
             return
@@ -278,7 +281,7 @@ class ToolCallParser:
             self._say(self.buffer[self._start])
         self._settle()
 
-    # --- what blocks.py does with a call -------------------------------------------------------------------------------------------------------
+    # --- what a block does with a call -------------------------------------------------------------------------------------------------------
 
     def open_call(self, written: str, hold: bool = False) -> None:
         """The block named a tool. A call that need not be held is sent from here on."""

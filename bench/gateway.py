@@ -1,0 +1,233 @@
+"""Toolwire beside its baselines, in one run: a byte relay on the same libraries, the upstream alone, and other gateways on request.
+
+All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them. CPU is the gateway's own, from /proc, for each
+request; the median of the rounds counts. Ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench import peers as other_gateways
+from bench.process import LOAD_CORE, WORK, Process, answers, free_port, is_compiled, tool
+from bench.report import Row, figure
+from bench.targets import STARTS, Target, start_toolwire
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+PIECES = 200
+_TOOL = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+_MESSAGES = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "Say hi."}]
+
+
+def chat(model: str, *, stream: bool = True, tools: bool = False) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, "messages": _MESSAGES}
+    if stream:
+        body["stream"] = True
+    if tools:
+        body["tools"] = [{"type": "function", "function": _TOOL}]
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One kind of load. `requests` 0: as many as fit into `seconds`; else each connection's share of so many. `only`: the targets it makes sense for."""
+
+    name: str
+    body: dict[str, Any]
+    connections: int
+    seconds: float
+    requests: int = 0
+    path: str = CHAT
+    only: tuple[str, ...] = ()
+
+
+MEASURES = (
+    Measure("plain one by one", chat("bench-plain", stream=False), 1, 0.8),
+    Measure("plain", chat("bench-plain", stream=False), 32, 1.2),
+    Measure("paced", chat("bench-paced"), 32, 1.0, 32),
+    Measure("burst", chat("bench-burst"), 32, 1.0),
+    Measure("prose, tools native", chat("bench-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
+    Measure("prose, tools emulated", chat("emulated-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
+    Measure("call, native", chat("bench-native-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
+    Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
+    Measure("responses paced", {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False}, 32, 1.0, 32, RESPONSES, ("toolwire",)),
+)
+CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
+
+
+class Failed(RuntimeError):
+    """A target did not answer as it should: its figures would mean nothing."""
+
+
+def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, float]:
+    """Runs one load; the generator's report, with the target's CPU in milliseconds for each request."""
+    body = WORK / "request.json"
+    body.write_text(json.dumps(measure.body))
+    before = target.process.cpu_s() if target.process else 0.0
+    command = [*tool("load"), str(target.port), measure.path, str(measure.connections), str(measure.seconds), str(measure.requests), str(body)]
+    command += [f"{name}: {value}" for name, value in target.headers.items()]
+    with subprocess.Popen(["taskset", "-c", ",".join(map(str, LOAD_CORE)), *command], stdout=subprocess.PIPE, text=True) as running:
+        while watch is not None and running.poll() is None:
+            time.sleep(0.2)
+            watch()
+        told, _ = running.communicate()
+    report: dict[str, float] = json.loads(told)
+    if not report["requests"] or report["errors"] or report["broken"] or report["unfinished"]:
+        raise Failed(f"{target.name}, {measure.name}: {told.strip()}")
+    report["cpu_ms"] = 1000 * ((target.process.cpu_s() if target.process else 0.0) - before) / report["requests"]
+    return report
+
+
+Figures = dict[tuple[str, str], dict[str, float]]
+"""By target and measure: the medians of what the rounds gave."""
+
+
+def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[str]]:
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    notes: list[str] = []
+    lost: set[tuple[str, str]] = set()
+    for target in targets:  # everything warms up
+        for measure in MEASURES[1:4:2]:
+            try:
+                load(target, measure)
+            except Failed:
+                pass
+    for number in range(rounds):
+        print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        for measure in MEASURES:
+            for target in targets:
+                key = (target.name, measure.name)
+                if (measure.only and target.name not in measure.only) or key in lost:
+                    continue
+                try:
+                    found.setdefault(key, []).append(load(target, measure))
+                except Failed as error:
+                    lost.add(key)
+                    notes.append(f"failed: {error}")
+    return {key: {name: median(one[name] for one in all_) for name in all_[0]} for key, all_ in found.items()}, notes
+
+
+def crowd(target: Target) -> list[float]:
+    """The largest resident size in each of three rounds of 256 streams."""
+    peaks = []
+    assert target.process is not None
+    process = target.process
+    for _ in range(3):
+        seen = [0.0]
+        load(target, CROWD, watch=lambda seen=seen: seen.append(process.rss_mb()))
+        peaks.append(max(seen))
+    return peaks
+
+
+# --- the table -----------------------------------------------------------------------------------------------------------------------------------
+
+PEER_TARGETS = {("litellm", "plain"): 25.0, ("portkey", "plain"): 6.0, ("litellm", "paced"): 8.0, ("portkey", "paced"): 1.6}
+
+
+def _ratio_row(title: str, figures: Figures, ours: str, theirs: tuple[str, str], target: float, field: str = "cpu_ms", unit: str = "ms") -> Row:
+    mine, other = figures.get(("toolwire", ours)), figures.get(theirs)
+    if mine is None or other is None or not other[field]:
+        return Row(title, None, "", "at most", target)
+    return Row(title, mine[field] / other[field], f"{figure(mine[field])} against {figure(other[field])} {unit}", "at most", target)
+
+
+def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
+    rows = []
+    for peer in peers:
+        for name, words in (("plain", "plain request"), ("paced", "paced stream")):
+            mine, other = figures.get(("toolwire", name)), figures.get((peer, name))
+            title = f"{words}, CPU: times cheaper than {other_gateways.TITLES[peer]}"
+            if mine is None or other is None:
+                rows.append(Row(title, None, "", "at least", PEER_TARGETS[peer, name]))
+                continue
+            detail = f"{figure(mine['cpu_ms'])} against {figure(other['cpu_ms'])} ms"
+            rows.append(Row(title, other["cpu_ms"] / mine["cpu_ms"], detail, "at least", PEER_TARGETS[peer, name]))
+    return rows
+
+
+def _first_token_row(figures: Figures) -> Row:
+    title = "time to first token added at 32 streams, against the relay"
+    trio = [figures.get((name, "paced")) for name in ("toolwire", "relay", "upstream")]
+    if None in trio:
+        return Row(title, None, "", "at most", 1.5)
+    mine, relay, bare = (one["first_p50"] / 1000 for one in trio if one)
+    added, added_by_relay = mine - bare, max(relay - bare, 1e-6)
+    return Row(title, added / added_by_relay, f"{figure(added)} against {figure(added_by_relay)} ms (p50; the upstream alone {figure(bare)})", "at most", 1.5)
+
+
+def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
+    return [
+        _ratio_row("plain request, CPU against the relay", figures, "plain", ("relay", "plain"), 2.0),
+        _ratio_row("paced streams, CPU against the relay", figures, "paced", ("relay", "paced"), 1.4),
+        *_peer_rows(figures, peers),
+        _ratio_row("prose with tools: emulated against native, CPU", figures, "prose, tools emulated", ("toolwire", "prose, tools native"), 1.25),
+        _ratio_row("a call: emulated against native, CPU", figures, "call, emulated", ("toolwire", "call, native"), 1.25),
+        _ratio_row("Responses against chat, CPU a chunk", figures, "responses paced", ("toolwire", "paced"), 1.3),
+        _first_token_row(figures),
+    ]
+
+
+def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row]:
+    told = ", ".join(figure(peak) for peak in peaks)
+    return [
+        Row("memory, idle", ours.idle_mb, "resident", "at most", 70, "MB"),
+        Row("memory, at 256 streams", max(peaks) if peaks else None, f"rounds: {told}", "at most", 130, "MB"),
+        Row("memory, growth from the first to the third such round", 100 * (peaks[-1] / peaks[0] - 1) if peaks else None, "", "at most", 5, "%"),
+        Row("cold start to ready", median(cold), f"{len(cold)} starts: {', '.join(figure(one) for one in cold)}", "at most", 1, "s"),
+    ]
+
+
+def absolute_rows(figures: Figures) -> list[Row]:
+    """What the ratios are made of, for this machine."""
+    rows = []
+    for (target, name), one in figures.items():
+        times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms; first token p50 {figure(one['first_p50'] / 1000)} ms"
+        chunk = f"; {figure(1000 * one['cpu_ms'] / PIECES)} µs CPU a chunk" if "plain" not in name and one["cpu_ms"] else ""
+        rows.append(Row(f"{target}: {name}", one["cpu_ms"] or None, f"{times}{chunk}", unit="ms CPU"))
+    return rows
+
+
+def run(rounds: int = 3, peers: Sequence[str] = ()) -> tuple[list[Row], list[str]]:
+    """The rows of the table and the notes under it."""
+    upstream_port = free_port()
+    upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
+    targets = [Target("upstream", upstream_port)]
+    notes = [] if is_compiled() else ["no C compiler: upstream and load generator are the Python ones, which take time from what is measured"]
+    try:
+        upstream.wait_until(lambda: answers(upstream_port, "/v1/models"))
+        cold = []
+        for _ in range(3):
+            trial = start_toolwire(upstream_port)
+            cold.append(trial.cold_s)
+            trial.stop()
+        for start in STARTS.values():
+            targets.append(start(upstream_port))
+        for peer in peers:
+            try:
+                targets.append(other_gateways.start(peer, upstream_port))
+            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+                notes.append(f"{peer} could not be measured: {str(error)[-300:]}")
+        time.sleep(0.5)
+        for target in targets:
+            target.idle_mb = target.process.rss_mb() if target.process else 0.0
+        ours = next(target for target in targets if target.name == "toolwire")
+        figures, failed = measure_all(targets, rounds)
+        notes += failed
+        try:
+            peaks = crowd(ours)
+        except Failed as error:
+            peaks, notes = [], [*notes, f"failed: {error}"]
+        for target in targets[3:]:
+            notes.append(f"{other_gateways.TITLES[target.name]}: idle {figure(target.idle_mb)} MB, cold start {figure(target.cold_s)} s")
+    finally:
+        for target in targets:
+            target.stop()
+        upstream.stop()
+    return [*ratio_rows(figures, peers), *memory_rows(ours, peaks, cold), *absolute_rows(figures)], notes

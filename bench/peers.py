@@ -1,0 +1,70 @@
+"""Other gateways, measured on request: installed into bench/work by pip or npm, which takes minutes and the network. Never part of the default run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.process import GATEWAY_CORE, WORK, Process, answers, free_port
+from bench.targets import AUTHORIZATION, KEY, MODELS, Target
+
+TITLES = {"litellm": "LiteLLM proxy", "portkey": "Portkey gateway"}
+INSTALL_S = 900
+QUESTION = {"model": "bench-plain", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def _litellm(upstream: int) -> Target:
+    home = WORK / "litellm"
+    command = home / "bin" / "litellm"
+    if not command.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_S)
+        subprocess.run([str(home / "bin" / "pip"), "install", "-q", "litellm[proxy]", "uvloop"], check=True, timeout=INSTALL_S)
+    base = f"http://127.0.0.1:{upstream}/v1"
+    models = [{"model_name": name, "litellm_params": {"model": f"openai/{name}", "api_base": base, "api_key": "sk-none"}} for name in MODELS]
+    settings = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
+    config = {"model_list": models, "litellm_settings": settings, "general_settings": {"master_key": KEY, "disable_spend_logs": True}}
+    path = WORK / "litellm.json"
+    path.write_text(json.dumps(config))  # JSON is YAML
+    port = free_port()
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
+    words = [str(command), "--config", str(path), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1", "--telemetry", "False"]
+    return _started("litellm", Process(words, core=GATEWAY_CORE, log="litellm", env=env, cwd=WORK), port, AUTHORIZATION)
+
+
+def _portkey(upstream: int) -> Target:
+    home = WORK / "portkey"
+    entry = home / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
+    if not entry.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        # its streaming needs an older server adapter than the one it asks for
+        wanted = {"name": "portkey", "dependencies": {"@portkey-ai/gateway": "1.15.2"}, "overrides": {"@hono/node-server": "1.13.8"}}
+        (home / "package.json").write_text(json.dumps(wanted))
+        subprocess.run(["npm", "install", "--silent"], cwd=home, check=True, timeout=INSTALL_S)
+    port = free_port()
+    env = {"NODE_ENV": "production", "TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"}
+    process = Process(["node", str(entry), f"--port={port}", "--headless"], core=GATEWAY_CORE, log="portkey", env=env, cwd=home)
+    headers = {**AUTHORIZATION, "x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{upstream}/v1"}
+    return _started("portkey", process, port, headers)
+
+
+def _started(name: str, process: Process, port: int, headers: dict[str, str]) -> Target:
+    try:
+        cold = process.wait_until(lambda: answers(port, "/v1/chat/completions", headers, QUESTION), 90)
+    except RuntimeError:
+        process.stop()
+        raise
+    return Target(name, port, process, headers, cold)
+
+
+STARTS: dict[str, Callable[[int], Target]] = {"litellm": _litellm, "portkey": _portkey}
+
+
+def start(name: str, upstream: int) -> Target:
+    return STARTS[name](upstream)
+
+
+def installed(name: str) -> bool:
+    return Path(WORK / name).exists()

@@ -1,0 +1,71 @@
+"""What is measured: the gateways, as data. Each is started on its own port before the one upstream, and takes the same requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.process import GATEWAY_CORE, HERE, WORK, Process, answers, free_port
+
+KEY = "sk-bench-0123456789"
+MODELS = ("bench-plain", "bench-paced", "bench-burst", "bench-native-paced", "bench-written-paced")
+EMULATED = {"emulated-paced": "bench-paced", "emulated-written-paced": "bench-written-paced"}
+"""Toolwire's own models whose tools are emulated, and the upstream's model behind each."""
+AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
+
+
+@dataclass(slots=True)
+class Target:
+    """A running server. `process` None: not ours to measure (the upstream itself)."""
+
+    name: str
+    port: int
+    process: Process | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cold_s: float = 0.0
+    idle_mb: float = 0.0
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+
+
+def toolwire_config(upstream: int) -> Path:
+    """Keys, logs and metrics are on, as in real use."""
+    lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{WORK / "bench.db"}"']
+    for name in (*MODELS, *EMULATED):
+        lines += [f"[models.{name}]", 'backend = "openai"', f'base_url = "http://127.0.0.1:{upstream}/v1"', f'model = "{EMULATED.get(name, name)}"']
+        lines.append(f'tools = "{"emulated" if name in EMULATED else "native"}"')
+    path = WORK / "toolwire.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def start_toolwire(upstream: int) -> Target:
+    port = free_port()
+    command = [sys.executable, "-m", "toolwire", "serve", "--config", str(toolwire_config(upstream)), "--port", str(port), "--log-level", "info"]
+    process = Process(command, core=GATEWAY_CORE, log="toolwire")
+    try:
+        cold = process.wait_until(lambda: answers(port, "/readyz"))
+    except RuntimeError:
+        process.stop()
+        raise
+    return Target("toolwire", port, process, AUTHORIZATION, cold)
+
+
+def start_relay(upstream: int) -> Target:
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    command += ["--no-access-log", "--log-level", "error", "bench.relay:app"]
+    process = Process(command, core=GATEWAY_CORE, log="relay", env={"UPSTREAM": f"http://127.0.0.1:{upstream}"}, cwd=HERE.parent)
+    try:
+        cold = process.wait_until(lambda: answers(port, "/v1/models"))
+    except RuntimeError:
+        process.stop()
+        raise
+    return Target("relay", port, process, AUTHORIZATION, cold)
+
+
+STARTS: dict[str, Callable[[int], Target]] = {"toolwire": start_toolwire, "relay": start_relay}

@@ -1,0 +1,174 @@
+"""The grammar of JSON blocks: `{"name": …, "arguments": …}` in any key order, one or several, then a closer. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toolwire.emulate.arguments import JsonFlow, StringFlow
+from toolwire.emulate.dialects import JsonBlock
+from toolwire.emulate.reading import CLOSED, CUT, FAIL, OK, Reading, literal, peek, spoil, string
+
+if TYPE_CHECKING:
+    from toolwire.emulate.scanner import ToolCallParser
+
+
+class Envelope:
+    """What one `{"name": …, "arguments": …}` has told so far. Arguments that come before the name wait in `parts`."""
+
+    __slots__ = ("complete", "issues", "name", "object", "parts")
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.parts: list[str] = []
+        self.complete = False
+        self.object = True
+        self.issues: list[str] = []
+
+
+def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
+    """True when the block came to its closer; False leaves the scanner behind the last complete call."""
+    array = False
+    calls = 0
+    while True:
+        char = yield from peek(scan)
+        if char == "{":
+            if not (yield from envelope_call(scan, block)):
+                return False
+            calls += 1
+            if not block.closers and not array:
+                return True
+        elif char == "[" and not array and not calls:
+            array = True
+            scan.position += 1
+        elif not calls:
+            return False
+        elif char == "," or char == "}":
+            scan.position += 1
+        elif char == "]" and array:
+            array = False
+            scan.position += 1
+        elif char and block.closers:
+            return (yield from literal(scan, block.closers)) is not None
+        else:
+            return False
+
+
+def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
+    """One call. True: it came out."""
+    envelope = Envelope()
+    read = yield from members(scan, block, envelope, nested=False)
+    if read == CLOSED:
+        return scan.started
+    if envelope.name is None or (read != OK and not envelope.complete) or (block.exact and not envelope.complete):
+        return False
+    if scan.call is None:
+        scan.open_call(envelope.name, hold=block.exact)
+        for part in envelope.parts:
+            scan.write(part)
+    call = scan.call
+    assert call is not None
+    call.issues += envelope.issues
+    if read == FAIL:
+        call.refused = block.exact  # ordinary JSON that only began like a call
+        call.issues.append("unclosed_envelope")
+    return scan.close_call("ok" if envelope.object else "invalid")
+
+
+def members(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+    """The members of an object whose brace stands here."""
+    scan.position += 1
+    char = yield from peek(scan)
+    while char != "}":
+        if not char:
+            return CUT
+        read = yield from member(scan, block, envelope, nested)
+        if read != OK:
+            return read
+        char = yield from peek(scan)
+        if char == ",":
+            scan.position += 1
+            char = yield from peek(scan)
+        elif char and char != "}":
+            return FAIL
+    scan.position += 1
+    return OK
+
+
+def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+    key = yield from string(scan, bare=True)
+    if key is None:
+        return CUT if scan.ended else FAIL
+    colon = yield from peek(scan)
+    if colon != ":":
+        return FAIL if colon else CUT
+    scan.position += 1
+    char = yield from peek(scan)
+    if not char:
+        return CUT
+    if block.exact and key not in block.known_keys:
+        return FAIL
+    if key in block.name_keys:
+        name = yield from string(scan)
+        if not isinstance(name, str) or envelope.name is not None:
+            return FAIL
+        envelope.name = name
+        return OK
+    if key in block.arguments_keys:
+        return (yield from arguments(scan, block, envelope, char))
+    if key == "function" and char == "{" and not nested:
+        return (yield from members(scan, block, envelope, nested=True))
+    return (yield from skip(scan))
+
+
+def skip(scan: ToolCallParser) -> Reading:
+    """A value that nobody asked for."""
+    flow = JsonFlow()
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        flow.out.clear()
+        if flow.done:
+            return OK
+        if flow.failed:
+            return FAIL
+        if scan.ended:
+            return CUT
+        yield
+
+
+def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
+    """The arguments: an object as it stands, a string of JSON unescaped once, null for none."""
+    if envelope.complete:
+        return FAIL
+    if envelope.name is not None:
+        scan.open_call(envelope.name, hold=block.exact)
+    if char == '"':
+        scan.position += 1
+    flow: JsonFlow | StringFlow = StringFlow() if char == '"' else JsonFlow()
+    emit: Callable[[str], None] = scan.write if scan.call is not None else envelope.parts.append
+    if char in "nN":
+        emit = _nowhere  # null: no arguments
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        if flow.out:
+            emit(flow.take())
+        if flow.done:
+            break
+        if isinstance(flow, JsonFlow) and flow.failed:
+            return (yield from spoil(scan, block.closers or ("\n",))) if scan.call is not None else FAIL
+        if scan.ended:
+            if scan.call is None:
+                return CUT
+            emit(scan.buffer[scan.position :])
+            scan.position = len(scan.buffer)
+            scan.close_call("truncated")
+            return CLOSED
+        yield
+    envelope.complete = True
+    envelope.issues += flow.issues
+    envelope.object = (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
+    return OK
+
+
+def _nowhere(text: str) -> None:
+    pass
