@@ -6,7 +6,9 @@ Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from bench import report
@@ -29,8 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", help="scanner, gateway; default: both")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the gateway's measures; the median counts")
-    parser.add_argument("--peers", action="append", choices=("litellm", "portkey", "all"), help="measure this gateway too; installs it into bench/work")
+    parser.add_argument(
+        "--peers", action="append", choices=("litellm", "portkey", "all"), help="measure this gateway too; installs it into bench/work"
+    )
     parser.add_argument("--write", metavar="FILE", help="write the tables as Markdown, e.g. docs/benchmarks.md")
+    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.parts) - TITLES.keys()
@@ -56,6 +61,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.write:
         Path(arguments.write).write_text(page(parts, notes))
         print(f"written to {arguments.write}")
+    if arguments.json:
+        rows = [asdict(row) for part in parts.values() for row in part]
+        Path(arguments.json).write_text(json.dumps({"rows": rows, "notes": notes}, indent=1) + "\n")
     misses = report.missed(row for rows in parts.values() for row in rows)
     print(f"{misses} target(s) missed" if misses else "all targets met")
     return 1 if arguments.strict and misses else 0

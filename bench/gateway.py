@@ -1,12 +1,13 @@
 """Toolwire beside its baselines, in one run: a byte relay on the same libraries, the upstream alone, and other gateways on request.
 
-All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them. CPU is the gateway's own, from /proc, for each
-request; the median of the rounds counts. Ratios are of medians.
+All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them. CPU is the gateway's own, from
+/proc, for each request; the median of the rounds counts. Ratios are of medians.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from bench import peers as other_gateways
-from bench.process import LOAD_CORE, WORK, Process, answers, free_port, is_compiled, tool
+from bench.process import LOAD_CORE, WORK, Process, answer, answers, free_port, is_compiled, tool
 from bench.report import Row, figure
 from bench.targets import STARTS, Target, start_toolwire
 
@@ -37,7 +38,7 @@ def chat(model: str, *, stream: bool = True, tools: bool = False) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One kind of load. `requests` 0: as many as fit into `seconds`; else each connection's share of so many. `only`: the targets it makes sense for."""
+    """One kind of load. `requests` 0: as many as fit into `seconds`; else so many in all. `only`: the targets it makes sense for."""
 
     name: str
     body: dict[str, Any]
@@ -46,8 +47,11 @@ class Measure:
     requests: int = 0
     path: str = CHAT
     only: tuple[str, ...] = ()
+    holds: str = ""
+    """What a right answer holds: a figure for something that does not work would be worth nothing."""
 
 
+CALLED = '"finish_reason":"tool_calls"'
 MEASURES = (
     Measure("plain one by one", chat("bench-plain", stream=False), 1, 0.8),
     Measure("plain", chat("bench-plain", stream=False), 32, 1.2),
@@ -55,8 +59,8 @@ MEASURES = (
     Measure("burst", chat("bench-burst"), 32, 1.0),
     Measure("prose, tools native", chat("bench-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
     Measure("prose, tools emulated", chat("emulated-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
-    Measure("call, native", chat("bench-native-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
-    Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
+    Measure("call, native", chat("bench-native-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
+    Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
     Measure("responses paced", {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False}, 32, 1.0, 32, RESPONSES, ("toolwire",)),
 )
 CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
@@ -73,7 +77,7 @@ def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, fl
     before = target.process.cpu_s() if target.process else 0.0
     command = [*tool("load"), str(target.port), measure.path, str(measure.connections), str(measure.seconds), str(measure.requests), str(body)]
     command += [f"{name}: {value}" for name, value in target.headers.items()]
-    with subprocess.Popen(["taskset", "-c", ",".join(map(str, LOAD_CORE)), *command], stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, LOAD_CORE)) as running:
         while watch is not None and running.poll() is None:
             time.sleep(0.2)
             watch()
@@ -93,6 +97,15 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
     lost: set[tuple[str, str]] = set()
+    for target in targets:
+        for measure in MEASURES:
+            if (
+                measure.holds
+                and target.name in measure.only
+                and measure.holds not in answer(target.port, measure.path, target.headers, measure.body)[1]
+            ):
+                lost.add((target.name, measure.name))
+                notes.append(f"failed: {target.name}, {measure.name}: the answer does not hold {measure.holds}")
     for target in targets:  # everything warms up
         for measure in MEASURES[1:4:2]:
             try:
@@ -159,7 +172,9 @@ def _first_token_row(figures: Figures) -> Row:
         return Row(title, None, "", "at most", 1.5)
     mine, relay, bare = (one["first_p50"] / 1000 for one in trio if one)
     added, added_by_relay = mine - bare, max(relay - bare, 1e-6)
-    return Row(title, added / added_by_relay, f"{figure(added)} against {figure(added_by_relay)} ms (p50; the upstream alone {figure(bare)})", "at most", 1.5)
+    return Row(
+        title, added / added_by_relay, f"{figure(added)} against {figure(added_by_relay)} ms (p50; the upstream alone {figure(bare)})", "at most", 1.5
+    )
 
 
 def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
@@ -188,7 +203,9 @@ def absolute_rows(figures: Figures) -> list[Row]:
     """What the ratios are made of, for this machine."""
     rows = []
     for (target, name), one in figures.items():
-        times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms; first token p50 {figure(one['first_p50'] / 1000)} ms"
+        times = (
+            f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms; first token p50 {figure(one['first_p50'] / 1000)} ms"
+        )
         chunk = f"; {figure(1000 * one['cpu_ms'] / PIECES)} µs CPU a chunk" if "plain" not in name and one["cpu_ms"] else ""
         rows.append(Row(f"{target}: {name}", one["cpu_ms"] or None, f"{times}{chunk}", unit="ms CPU"))
     return rows

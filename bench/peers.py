@@ -1,4 +1,4 @@
-"""Other gateways, measured on request: installed into bench/work by pip or npm, which takes minutes and the network. Never part of the default run."""
+"""Other gateways, measured on request: installed into bench/work by pip or npm, which takes minutes and the network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from bench.process import GATEWAY_CORE, WORK, Process, answers, free_port
 from bench.targets import AUTHORIZATION, KEY, MODELS, Target
@@ -64,7 +63,3 @@ STARTS: dict[str, Callable[[int], Target]] = {"litellm": _litellm, "portkey": _p
 
 def start(name: str, upstream: int) -> Target:
     return STARTS[name](upstream)
-
-
-def installed(name: str) -> bool:
-    return Path(WORK / name).exists()

@@ -123,14 +123,18 @@ def _entries(path: str) -> list[str]:
 
 def answers(port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> bool:
     """Whether a request is answered with 200 right now."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    return answer(port, path, headers, body)[0] == 200
+
+
+def answer(port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> tuple[int, str]:
+    """Status and text of one answer; status 0 where there is none."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         sent = json.dumps(body) if body is not None else None
         connection.request("POST" if sent else "GET", path, sent, {"Content-Type": "application/json", **(headers or {})})
         response = connection.getresponse()
-        response.read()
-        return response.status == 200
+        return response.status, response.read().decode(errors="replace")
     except (OSError, HTTPException):
-        return False
+        return 0, ""
     finally:
         connection.close()

@@ -31,10 +31,10 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        if self.number is None:
-            return "not measured"
         if not self.sense:
             return ""
+        if self.number is None:
+            return "not measured"
         return "pass" if (self.number <= self.target if self.sense == "at most" else self.number >= self.target) else "MISS"
 
     def cells(self) -> tuple[str, str, str, str, str]:

@@ -35,7 +35,9 @@ def _delta(kind: str, word: str) -> dict[str, object]:
 def render_stream(kind: str) -> list[bytes]:
     """The writes of a streamed answer, one for each piece."""
     call = {"index": 0, "id": "call_bench", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
-    role: dict[str, object] = {"role": "assistant", "content": None, "tool_calls": [call]} if kind == "native" else {"role": "assistant", "content": ""}
+    role: dict[str, object] = (
+        {"role": "assistant", "content": None, "tool_calls": [call]} if kind == "native" else {"role": "assistant", "content": ""}
+    )
     words = [f"{' ' if i % 5 == 4 else chr(97 + i % 26)}{i:03d}" for i in range(PIECES)]
     words[0], words[-1] = OPENINGS[kind], ENDINGS[kind]
     writes = [_chunk(_delta(kind, word)) for word in words]

@@ -41,7 +41,7 @@ ONLY: dict[Api, frozenset[str]] = {
     ),
     "responses": frozenset(
         "input instructions previous_response_id text max_output_tokens reasoning truncation include max_tool_calls background conversation "
-        "prompt".split()
+        "prompt context_management".split()
     ),
 }
 
@@ -116,6 +116,9 @@ def fields_of(api: Api) -> dict[str, Body]:
         "background": True,
         "conversation": "conv_1",
         "prompt": {"id": "pmpt_1"},
+        "prompt_cache_options": {"ttl": "30m"},
+        "context_management": [{"type": "compaction"}],
+        "moderation": {"model": "omni-moderation-latest"},
     }
     return {
         **{name: {name: value} for name, value in plain.items()},
@@ -162,6 +165,8 @@ def code(words: Iterable[str]) -> str:
 
 def fields_table() -> str:
     def row(name: str) -> Iterator[str]:
+        if name not in fields_of("chat"):
+            raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.plan.FIELDS has no sample in fields_of")
         yield f"`{name}`"
         for api in APIS:
             other: Api = "responses" if api == "chat" else "chat"
@@ -242,10 +247,19 @@ def items_table() -> str:
     samples["function_call_output"] = [*samples["function_call"], {"type": "function_call_output", "call_id": "c", "output": "x"}]
     samples["custom_tool_call_output"] = [*samples["custom_tool_call"], {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]
     rows = [(f"`{kind}`", type(responses.decode({"model": "m", "input": samples[kind]}).items[-1]).__name__) for kind in responses.READ]
-    for kind in responses.SKIPPED:
+    stored: Body = {"type": "message", "role": "user", "content": "Hello"}
+    found = responses.resolved({"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}, {"msg_1": stored})
+    rows.append(
+        (
+            "`item_reference`",
+            f"the stored item it names, for example a {type(responses.decode(found).items[0]).__name__}; refused where there is none",
+        )
+    )
+    skipped = sorted(responses.SKIPPED - {"item_reference"})
+    for kind in skipped:
         notes = responses.decode({"model": "m", "input": [{"type": kind}]}).notes
         assert notes == ((f"input.{kind}", "ignored"),), notes
-    return table(("input item", "is read as"), [*rows, (code(sorted(responses.SKIPPED)), "ignored, and reported"), ("anything else", "refused")])
+    return table(("input item", "is read as"), [*rows, (code(skipped), "ignored, and reported"), ("anything else", "refused")])
 
 
 def parts_table() -> str:
@@ -311,7 +325,7 @@ def slips_table() -> str:
 
 # --- dialects and failures -----------------------------------------------------------------------------------------------------------------------
 
-TOKEN = "k3v9x2ab"
+TOKEN = "7c41d09be2"
 
 
 def example(name: str) -> str:

@@ -185,7 +185,7 @@ def tool(rng: Random, name: str, parameters: dict[str, Any], strict: bool = Fals
 
 
 def toolbox(rng: Random) -> list[dict[str, Any]]:
-    parameters = ({}, {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}})
+    parameters: tuple[dict[str, Any], ...] = ({}, {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}})
     return [tool(rng, name, rng.choice(parameters), rng.random() < 0.15) for name in ("look", *rng.sample(NAMES, rng.randint(0, 2)))]
 
 

@@ -23,7 +23,7 @@ def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
     written = json.dumps(arguments(rng), ensure_ascii=False)
     parts = pieces(written, sorted(rng.randint(0, len(written)) for _ in range(rng.randint(0, 4))))
     own = None if rng.random() < 0.5 else f"call_own{index}"
-    events = [["CallBegin", index, rng.choice(NAMES), own, kind], *(["CallArgs", index, part] for part in parts)]
+    events: list[list[Any]] = [["CallBegin", index, rng.choice(NAMES), own, kind], *(["CallArgs", index, part] for part in parts)]
     return [*events, ["CallEnd", index, rng.choice(("ok", "ok", "repaired", "truncated", "invalid")), []]] if rng.random() < 0.9 else events
 
 

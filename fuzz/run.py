@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Tries the laws with random cases.", epilog="example: fuzz/run.py --cases 100000 --jobs 2")
     parser.add_argument("--cases", type=int, default=20_000, help="how many in all, shared among the laws")
     parser.add_argument("--seed", type=int, default=None, help="default: from the clock, and printed")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one for each core")
     parser.add_argument("--only", action="append", choices=sorted(PROPERTIES), metavar="LAW", help=f"one of {', '.join(PROPERTIES)}")
     parser.add_argument("--case", type=int, help="try only the case of this number")
     parser.add_argument("--json", metavar="FILE", help="write what was done as JSON")
@@ -97,7 +98,14 @@ def main(argv: list[str] | None = None) -> int:
     took = time.monotonic() - began
     print(f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed")
     if arguments.json:
-        told = {"cases": sum(counts.values()), "laws": counts, "seconds": round(took, 1), "seed": seed, "failures": failures}
+        told = {
+            "cases": sum(counts.values()),
+            "laws": counts,
+            "says": {name: PROPERTIES[name].says for name in names},
+            "seconds": round(took, 1),
+            "seed": seed,
+            "failures": failures,
+        }
         Path(arguments.json).write_text(json.dumps(told, indent=1) + "\n")
     return 1 if failures else 0
 

@@ -52,15 +52,15 @@ async def test_the_prompt_names_the_tools_in_the_clients_order_with_a_fresh_toke
     await table.body("chat", asks())
     first, second = prompt_of(table.backend, 0), prompt_of(table.backend, 1)
     assert first.index('"get_weather"') < first.index('"write"')
-    assert first != second and first.split("<tool_call:")[1][:8] != second.split("<tool_call:")[1][:8]
+    assert first != second and first.split("<tool_call:")[1][:10] != second.split("<tool_call:")[1][:10]
 
 
 async def test_the_token_never_stands_in_the_request(table: Any) -> None:
-    minted = iter(["x-aaaaaaaa", "x-bbbbbbbb"])
+    minted = iter(["x-aaaaaaaaaa", "x-bbbbbbbbbb"])
     table.play("say no", tools="emulated")
     table.gateway.ids = lambda prefix: next(minted) if not prefix else prefix + "1"
-    await table.body("chat", asks("please say AAAAAAAA"))
-    assert "<tool_call:bbbbbbbb>" in prompt_of(table.backend)
+    await table.body("chat", asks("please say AAAAAAAAAA"))
+    assert "<tool_call:bbbbbbbbbb>" in prompt_of(table.backend)
 
 
 async def test_without_tools_or_with_choice_none_nothing_is_added_and_nothing_is_scanned(table: Any) -> None:
@@ -84,7 +84,7 @@ async def test_history_is_told_with_ids_and_our_markers_broken(table: Any) -> No
     ]
     await table.body("chat", {"messages": messages, "tools": [TOOL]})
     system, question, answer, told = table.backend.seen[-1].items
-    nonce = prompt_of(table.backend).split("<tool_call:")[1][:8]
+    nonce = prompt_of(table.backend).split("<tool_call:")[1][:10]
     assert [system.role, question.role, answer.role, told.role] == ["system", "user", "assistant", "user"]
     assert system.parts[0].text.startswith("Be brief.\n\n# Tools")
     assert answer.parts[0].text == f'<tool_call:{nonce}>\n{{"name": "get_weather", "arguments": {{"city":"Paris"}}}}\n</tool_call:{nonce}>'

@@ -6,12 +6,12 @@ of the backend gave: the pipeline sends what it yields in one write. Closing the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from toolwire.events import Event
-from toolwire.turn import Turn
+from toolwire.turn import Result, Turn
 
 Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
 Batch = list[Event]
@@ -50,8 +50,42 @@ class Backend(Protocol):
         """Runs the turn. Yields batches; ends with `Finish` or `Failure`; raises `ToolwireError` where that is simpler."""
         ...
 
+    async def prepare(self) -> None:
+        """Finds out what there is to find out (a version, say) before `strategy` and `capabilities` are asked.
+
+        Called before every turn: cheap once done.
+        """
+        ...
+
     async def ready(self) -> bool:
         """Whether the model could serve now, without asking it anything costly."""
         ...
 
     async def close(self) -> None: ...
+
+
+class LiveRun(Protocol):
+    """A run that holds its calls open: it outlives the HTTP response that ended with them, and goes on when their results are there.
+
+    One segment is one response: `segment` yields batches up to `Finish` or `Failure`. A segment that ends with calls leaves them in `pending`;
+    `answer` hands all of them their results, then the next `segment` goes on with the very same run. `cancel` ends it at any time; it is safe to
+    call twice.
+    """
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The backend's ids of the calls that wait, in model order: the `id` of their `CallBegin`."""
+        ...
+
+    def segment(self) -> AsyncGenerator[Batch, None]: ...
+
+    async def answer(self, results: Mapping[str, Result]) -> None: ...
+
+    async def cancel(self) -> None: ...
+
+
+@runtime_checkable
+class ParkingBackend(Backend, Protocol):
+    """A backend whose runs can be parked. `run` must work too: it is a live run that is cancelled when its first segment ends."""
+
+    def open(self, turn: Turn) -> LiveRun: ...

@@ -68,6 +68,9 @@ class ScriptedBackend:
     def strategy(self) -> Strategy:
         return self.options.tools
 
+    async def prepare(self) -> None:
+        pass
+
     async def ready(self) -> bool:
         return True
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from toolwire.ids import IdFactory
 from toolwire.turn import OutputFormat, ToolChoice, ToolSpec, Turn
 
-_NONCE_SIZE = 8
+_NONCE_SIZE = 10
 
 
 def mint_nonce(ids: IdFactory, turn: Turn) -> str:

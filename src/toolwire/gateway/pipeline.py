@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -129,6 +128,7 @@ class Gateway:
             body = await self._with_references(api, request_body.parse(raw), caller)
             run.turn = turn = await self._decode(api, body, caller)
             backend = self._backend(turn.model)
+            await backend.prepare()
             run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
             run.answer = open_answer(turn, body, self.store, caller.key_id, self.ids, self.clock)
             return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
@@ -313,6 +313,13 @@ class Run:
             (b"x-codex-stop-after-tools-mode", mode),
         ]
 
+    def _dropped(self) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for policy in self._policies:
+            for kind, count in policy.report().items():
+                out[kind] = out.get(kind, 0) + count
+        return out
+
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
         """Tells the observers, once."""
         if self._observed:
@@ -342,7 +349,7 @@ class Run:
             duration_s=time.perf_counter() - self._started,
             report=self.plan.report_header() if self.plan is not None else "",
             cancelled=cancelled,
-            dropped=dict(sum((Counter(policy.report()) for policy in self._policies), Counter())),
+            dropped=self._dropped(),
         )
         for observer in self._gateway.observers:
             observer(summary)

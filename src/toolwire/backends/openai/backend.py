@@ -95,6 +95,9 @@ class OpenAIBackend:
             if response is not None:
                 response.release() if response.content.at_eof() else response.close()
 
+    async def prepare(self) -> None:
+        pass
+
     async def ready(self) -> bool:
         """Whether the server answers and takes the key; it is not asked to generate anything."""
         try:

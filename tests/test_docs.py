@@ -1,0 +1,440 @@
+"""What the documents show is true: their commands and programs run, their settings load, their links lead somewhere, their tables match the code.
+
+A fenced block that follows a command or program is what it prints. `text` is the whole output, `json` and `sse` may leave members out, `http` names
+some of the headers. One gateway serves them all, with the demo model and every scripted model that a document configures.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import pytest
+
+from toolwire.backends import registry
+from toolwire.backends.script import STEPS
+from toolwire.config import SECTIONS, ModelSettings, ServerSettings, Settings, StoreSettings, ToolSettings, print_config
+from toolwire.configfile import SEED_FLAGS, load
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHER_FILES = [ROOT / ".env.example", ROOT / "toolwire.example.toml", ROOT / "docs" / "supported.py"]
+CLIENTS = ROOT / "tests" / "clients"
+ADDRESS = "127.0.0.1:8788"
+SHOWS = ("text", "json", "sse", "http")
+
+pytestmark = pytest.mark.xdist_group("docs")
+
+
+# --- reading the pages -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `shown` is the block that follows it, when that one shows output."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    shown: Block | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def fenced(page: Path) -> list[Block]:
+    out: list[Block] = []
+    fence, start, language, lines = "", 0, "", list[str]()
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+        mark = re.match(r"(`{3,})(.*)", line)
+        if fence and line == fence:
+            out.append(Block(page.relative_to(ROOT).as_posix(), start, language, "\n".join(lines) + "\n"))
+            fence = ""
+        elif fence:
+            lines.append(line)
+        elif mark:
+            fence, start, language, lines = mark[1], number, mark[2].strip(), []
+    assert not fence, f"{page}: a fence is not closed"
+    return [Block(one.page, one.line, one.language, one.text, following) for one, following in zip_longest(out, out[1:])]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"(?ms)^(`{3,}).*?^\1$", "", page.read_text("utf-8"))
+
+
+BLOCKS = [block for page in PAGES for block in fenced(page)]
+
+
+def of_language(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+SETTINGS = [block for block in of_language("toml") if not re.match(r"# ~/", block.text)]
+COMMANDS = [block for block in of_language("sh") if block.text.startswith("curl ")]
+COMMANDS += [Block(page.relative_to(ROOT).as_posix(), 0, "sh", command) for page in PAGES for command in re.findall(r"`(curl [^`]+)`", prose(page))]
+
+
+def missing(what: str) -> None:
+    """A component that is not on this machine: the test skips and says so, where it must not be missing it fails."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing")
+    pytest.skip(f"{what} is missing")
+
+
+# --- running what they show ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUTF8": "1", "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="module")
+def address(home: Path) -> Iterator[str]:
+    """HOST:PORT of a gateway with the models that the documents talk of."""
+    models: dict[str, dict[str, Any]] = {"demo": {"backend": "scripted"}}
+    for block in SETTINGS:
+        for id, table in tomllib.loads(block.text).get("models", {}).items():
+            if table["backend"] == "scripted":
+                assert models.setdefault(id, table) == table, f"{block}: two models are called {id}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolwire", "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        env={**environment(home), "TOOLWIRE_MODELS": json.dumps(models)},
+        cwd=home,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert select.select([process.stdout], [], [], 30)[0], "the gateway did not start"
+        line = process.stdout.readline()
+        found = re.fullmatch(r"listening on http://(127\.0\.0\.1:\d+)/v1\n", line)
+        assert found, line
+        yield found[1]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        process.stdout.close()
+
+
+def run(command: list[str], home: Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, env=environment(home), cwd=cwd or home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def contains(whole: Any, part: Any, at: str = "$") -> None:
+    """Everything that is shown is there. Ids are compared by their prefix."""
+    if isinstance(part, dict):
+        assert isinstance(whole, dict), at
+        for key, value in part.items():
+            assert key in whole, f"{at}.{key}"
+            contains(whole[key], value, f"{at}.{key}")
+    elif isinstance(part, list):
+        assert isinstance(whole, list) and len(whole) == len(part), at
+        for number, (one, other) in enumerate(zip(whole, part, strict=True)):
+            contains(one, other, f"{at}[{number}]")
+    elif isinstance(part, str) and (prefix := re.match(r"(call_|chatcmpl-|resp_|msg_|fc_)\w+\Z", part)):
+        assert isinstance(whole, str) and whole.startswith(prefix[1]) and len(whole) == len(part), f"{at}: {whole!r} is not such an id as {part!r}"
+    else:
+        assert whole == part, at
+
+
+def compare(output: str, shown: Block | None) -> None:
+    if shown is None or shown.language not in SHOWS:
+        return
+    if shown.language == "text":
+        assert output == shown.text
+    elif shown.language == "json":
+        contains(json.loads(output), json.loads(shown.text))
+    elif shown.language == "http":
+        head = {line.lower() for line in output.partition("\n\n")[0].splitlines()}
+        assert {line.lower() for line in shown.text.splitlines()} <= head
+    else:
+        sent, told = [line for line in output.splitlines() if line], shown.text.splitlines()
+        assert len(sent) == len(told)
+        for one, other in zip(sent, told, strict=True):
+            if other.startswith("data: {"):
+                contains(json.loads(one.removeprefix("data: ")), json.loads(other.removeprefix("data: ")))
+            else:
+                assert one == other
+
+
+@pytest.mark.parametrize("block", of_language("python"), ids=str)
+def test_a_python_program_runs_and_prints_what_is_shown(block: Block, address: str, home: Path) -> None:
+    compare(run([sys.executable, "-c", block.text.replace(ADDRESS, address)], home), block.shown)
+
+
+@pytest.mark.parametrize("block", of_language("js"), ids=str)
+def test_a_javascript_program_runs_and_prints_what_is_shown(block: Block, address: str, home: Path) -> None:
+    node = shutil.which("node")
+    if node is None or not (CLIENTS / "node_modules").is_dir():
+        missing("Node, or tests/clients/node_modules,")
+    assert node is not None
+    compare(run([node, "--input-type=module", "-e", block.text.replace(ADDRESS, address)], home, CLIENTS), block.shown)
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=str)
+def test_a_curl_command_gets_the_answer_that_is_shown(block: Block, address: str, home: Path) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        missing("curl")
+    assert ADDRESS in block.text
+    compare(run(shlex.split(block.text.replace(ADDRESS, address)), home), block.shown)
+
+
+def test_the_documents_show_programs_commands_and_settings() -> None:
+    assert len(of_language("python")) >= 5 and len(of_language("js")) >= 3 and len(COMMANDS) >= 5 and len(SETTINGS) >= 4
+    assert all(block.shown is not None and block.shown.language in SHOWS for block in COMMANDS if block.line)
+    assert {block.language for block in BLOCKS} <= {"sh", "python", "js", "toml", "", *SHOWS}
+
+
+def test_json_that_no_command_prints_is_json() -> None:
+    printed = {str(block.shown) for block in BLOCKS if block.language in ("sh", "python", "js")}
+    others = [block for block in of_language("json") if str(block) not in printed]
+    assert others
+    for block in others:
+        json.loads(block.text)
+
+
+def test_every_route_that_the_readme_names_answers(address: str) -> None:
+    routes = re.findall(r"`GET (/[\w/]+)`", (ROOT / "README.md").read_text("utf-8"))
+    assert {"/v1/models", "/healthz", "/livez", "/readyz", "/metrics"} <= set(routes)
+    for route in routes:
+        with urllib.request.urlopen(f"http://{address}{route}", timeout=10) as answer:
+            assert answer.status == 200, route
+
+
+# --- settings --------------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without any settings file."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loaded(text: str, folder: Path, environ: dict[str, str] | None = None) -> Settings:
+    file = folder / "given.toml"
+    file.write_text(text, "utf-8")
+    settings = load(str(file), environ or {}, {})
+    for model in settings.models:
+        registry.build(model.id, model.backend, model.options)
+    return settings
+
+
+@pytest.mark.parametrize("block", SETTINGS, ids=str)
+def test_settings_that_are_shown_load(block: Block, nowhere: Path) -> None:
+    assert loaded(block.text, nowhere).models
+
+
+def test_the_settings_of_other_programs_are_toml_and_lead_here() -> None:
+    others = [block for block in of_language("toml") if block not in SETTINGS]
+    assert others
+    for block in others:
+        told = tomllib.loads(block.text)
+        provider = told["model_providers"][told["model_provider"]]
+        assert (provider["base_url"], provider["wire_api"]) == (f"http://{ADDRESS}/v1", "responses")
+
+
+def test_the_example_file_holds_the_defaults(nowhere: Path) -> None:
+    text = (ROOT / "toolwire.example.toml").read_text("utf-8")
+    settings = loaded(text, nowhere)
+    assert (settings.server, settings.tools, settings.store) == (ServerSettings(), ToolSettings(), StoreSettings())
+    assert [model.id for model in settings.models] == ["demo"]
+    for name, told in tomllib.loads(text).items():
+        if name in SECTIONS:
+            assert {field.name for field in fields(SECTIONS[name])} - set(told) <= {"workers", "redis"}, "a key is not shown"
+
+
+def test_the_models_of_the_example_file_can_be_switched_on(nowhere: Path) -> None:
+    text = re.sub(r"(?m)^# (\[models\.|\w+ = )", r"\1", (ROOT / "toolwire.example.toml").read_text("utf-8"))
+    assert len(loaded(text, nowhere, {"OPENAI_API_KEY": "k"}).models) >= 4
+
+
+def test_every_name_in_the_example_environment_is_known(nowhere: Path) -> None:
+    text = (ROOT / ".env.example").read_text("utf-8")
+    assignments = dict(re.findall(r"(?m)^#?([A-Z][A-Z0-9_]*)=(.*)$", text))
+    environ = {name: shlex.split(value)[0] for name, value in assignments.items()}
+    assert environ.pop("TOOLWIRE_CONFIG")
+    assert all("__" in name or f"env:{name}" in text for name in environ)
+    assert load(None, environ, {}).models[0].id == "qwen"  # an unknown name would be an error
+
+
+def test_the_example_environment_as_it_stands_changes_nothing(nowhere: Path) -> None:
+    text = (ROOT / ".env.example").read_text("utf-8")
+    assert load(None, dict(re.findall(r"(?m)^([A-Z][A-Z0-9_]*)=(.*)$", text)), {}) == load(None, {}, {})
+
+
+# --- the tables of keys ----------------------------------------------------------------------------------------------------------------------------
+
+
+def as_toml(value: Any) -> str:
+    if value is None:
+        return "–"
+    return print_config(Settings(models=(ModelSettings("m", "x", {"value": value}),))).strip().rpartition("\nvalue = ")[2]
+
+
+def defaults(cls: type[Any]) -> dict[str, str]:
+    def default(field: Field[Any]) -> Any:
+        return field.default if field.default_factory is MISSING else field.default_factory()
+
+    return {field.name: as_toml(default(field)) for field in fields(cls)}
+
+
+def rows_under(heading: str) -> dict[str, str]:
+    """Key and default of each row of the table under a heading of the configuration page."""
+    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    part = re.search(rf"(?ms)^#+ {re.escape(heading)}\n(.*?)(?=^##)", page + "\n##")
+    assert part, heading
+    return dict(re.findall(r"(?m)^\| `([\w.]+)` \| `(.*?)` \|", part[1]))
+
+
+@pytest.mark.parametrize("section", ["server", "tools", "store"])
+def test_the_configuration_page_names_every_key_of_a_section_with_its_default(section: str) -> None:
+    assert rows_under(f"[{section}]") == defaults(SECTIONS[section])
+
+
+def test_the_configuration_page_names_the_keys_of_reserved_sections() -> None:
+    reserved = [section for section in SECTIONS if section not in ("server", "tools", "store")]
+    assert rows_under("Reserved sections") == {f"{name}.{key}": value for name in reserved for key, value in defaults(SECTIONS[name]).items()}
+
+
+@pytest.mark.parametrize("backend", registry.BACKENDS)
+def test_the_configuration_page_names_every_option_of_a_backend_with_its_default(backend: str) -> None:
+    module, options, _ = registry.BACKENDS[backend]
+    kind = getattr(importlib.import_module(module), options)
+    assert set(rows_under(f'backend = "{backend}"')) == set(get_type_hints(kind))
+    assert rows_under(f'backend = "{backend}"') == defaults(kind)
+
+
+def test_the_configuration_page_names_the_flags_of_other_proxies() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    for name, path, _ in SEED_FLAGS:
+        row = next(line for line in page.splitlines() if line.startswith("| `") and f"`{name}`" in line)
+        assert f"`{'.'.join(path)}`" in row
+
+
+# --- links, names, versions ------------------------------------------------------------------------------------------------------------------------
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in {slug(heading) for heading in re.findall(r"(?m)^#+ (.*)$", prose(file))}, target
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_FILES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_document_names_a_development_machine_or_a_registry(page: Path) -> None:
+    text = page.read_text("utf-8")
+    found = re.findall(r"/work/|/root/|/tmp/|/home/\w|pypi\.org|registry\.npmjs|(?<![\w&])#\d+\b", text)
+    assert found == []
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f"## [{version('toolwire')}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\n{version('toolwire')}, " in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_every_make_target_that_is_named_is_there() -> None:
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text("utf-8")))
+    for page in PAGES:
+        named = re.findall(r"(?:`|^)make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE)
+        assert set(named) <= targets, page
+    assert {"serve", "test"} <= set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text("utf-8")))
+
+
+def test_every_source_file_that_is_named_is_there() -> None:
+    for page in PAGES:
+        for path in re.findall(r"`((?:src|tests|docs)/[\w./]+)`", page.read_text("utf-8")):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+    tree = next(block.text for block in BLOCKS if block.page == "docs/architecture.md" and block.text.startswith("src/toolwire/"))
+    names = {path.name for path in (ROOT / "src" / "toolwire").rglob("*")}
+    for name in re.findall(r"\b\w+\.py\b|(?m:^  )[\w/]+(?=/ )", tree):
+        assert name.strip().rpartition("/")[2] in names, name
+
+
+def test_the_scripted_page_names_every_step() -> None:
+    page = (ROOT / "docs" / "scripted.md").read_text("utf-8")
+    assert {word for row in re.findall(r"(?m)^\| (`.*?`) \|", page) for word in re.findall(r"`(\w+)", row)} == set(STEPS)
+
+
+def test_the_dependencies_page_names_every_dependency_with_its_range() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    told = dict(re.findall(r"(?m)^\| `([\w-]+)` \| `(.*?)` \|", page))
+    assert told == dict(re.fullmatch(r"([\w-]+)([^;\s]*).*", entry).groups() for entry in project["dependencies"])  # type: ignore[union-attr, misc]
+    extras = {entry.partition("==")[0] for entries in project["optional-dependencies"].values() for entry in entries}
+    assert set(re.findall(r"\*\*([\w-]+)\*\*", page)) == extras
+
+
+# --- the generated page ----------------------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def supported() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("supported", ROOT / "docs" / "supported.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_supported_page_is_what_the_code_says() -> None:
+    assert supported().main(["--check"]) == 0
+
+
+def test_a_page_that_differs_is_one_line_and_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(supported(), "PAGE", tmp_path / "supported.md")
+    assert supported().main(["--check"]) == 1
+    assert supported().main([]) == 0
+    assert supported().main(["--check"]) == 0
+    (tmp_path / "supported.md").write_text("old", "utf-8")
+    assert supported().main(["--check"]) == 1
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_the_supported_page_knows_which_fields_belong_to_which_api() -> None:
+    """As the official SDK's own types have it."""
+    from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+    from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+
+    chat, responses = get_type_hints(CompletionCreateParamsStreaming), get_type_hints(ResponseCreateParamsStreaming)
+    known = set(supported().FIELDS)
+    assert supported().ONLY == {"chat": known & (set(chat) - set(responses)), "responses": known & (set(responses) - set(chat))}
