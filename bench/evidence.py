@@ -75,7 +75,7 @@ FUZZ, SCANNER, GATEWAY = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gate
 SECTIONS: tuple[Section, ...] = (
     Section(
         "fuzz",
-        "A million random cases of the laws",
+        "Random cases of the laws",
         ("fuzz/run.py", "--cases", "1000000", "--jobs", JOBS, "--json", str(FUZZ)),
         ("fuzz/run.py", "--cases", "20000", "--jobs", JOBS, "--json", str(FUZZ)),
         FUZZ,

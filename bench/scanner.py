@@ -165,7 +165,8 @@ def adverse(quick: bool = False) -> list[Row]:
     """
     rows = []
     for name, (unit, times) in ADVERSE.items():
-        times = times // 10 if quick else times
+        if quick:
+            name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
         for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
             measured = [(median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))]

@@ -42,7 +42,7 @@ JSONISH = [
     *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": "function", "function": {'.split("|"),
     *'"arguments": "{\\"q\\": 2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split("|"),
 ]
-ODD = [*"\n\t\x00\x1f\x7f é\u2028\u2029\ufeff\ufffd😀\ud800\udc00\u202e`<>&", "\r\n", "\n\n", "</"]
+ODD = [*"\n\t\x00\x1f\x7f é\u2028\u2029\ufeff\ufffd😀\ud800\udc00\u202e`<>&", "\r\n", "\n\n", "</", "\udc00\udc00", "\ud83d\ude00"]
 WORDS = "The|cat|sat|on|a|mat.|So|x|Ich|gehe|weiß|日本|1 < 2|5 > 3|ok;|then:|…|<b>|</p>|<tool|<us".split("|")
 
 

@@ -1,8 +1,8 @@
 """One typed settings object, from TOML and environment.
 
-Precedence: command line, environment, file. Every key has an environment name `TOOLWIRE_SECTION__KEY`; the seeds' `PROXY_*` names are accepted too.
-An unknown key is an error that names the nearest known one. Secrets are written `env:NAME` or `file:PATH`; `configfile.load` resolves them, once.
-This module is the vocabulary: sections, keys, defaults and ranges. Standard library only.
+Precedence: command line, environment, file. Every key has an environment name `TOOLWIRE_SECTION__KEY`; the `PROXY_*` names of older proxies are
+accepted too. An unknown key is an error that names the nearest known one. Secrets are written `env:NAME` or `file:PATH`; `configfile.load` resolves
+them, once. This module is the vocabulary: sections, keys, defaults and ranges. Standard library only.
 """
 
 from __future__ import annotations
@@ -122,8 +122,6 @@ RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("parked", "max_per_key"): (0, 1_000_000),
     ("journal", "max_mb"): (0, 1_000_000),
 }
-
-BACKENDS = ("codex", "cursor", "acp", "openai", "hosted", "local", "scripted")
 
 
 def is_loopback(host: str) -> bool:

@@ -1,7 +1,7 @@
 """Loads the settings: finds the file, reads file and environment, checks every value, resolves secrets.
 
-Each layer (file, the seeds' flags, environment, command line) becomes `Given` values under a path such as ("server", "port"); a later layer wins
-by path. Every value remembers where it was written, so that a complaint is one line: where, which key, what was expected. A table given in the
+Each layer (file, flags of older proxies, environment, command line) becomes `Given` values under a path such as ("server", "port"); a later layer
+wins by path. Every value remembers where it was written, so that a complaint is one line: where, which key, what was expected. A table given in the
 environment (`TOOLWIRE_MODELS`) replaces the file's table; `TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one of its options.
 """
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from toolwire.config import BACKENDS, DEFAULT_MODELS, RANGES, SECTIONS, ConfigError, ModelSettings, ServerSettings, Settings, is_loopback
+from toolwire.backends.registry import BACKENDS
+from toolwire.config import DEFAULT_MODELS, RANGES, SECTIONS, ConfigError, ModelSettings, ServerSettings, Settings, is_loopback
 
 FILE_NAME = "toolwire.toml"
 ENVIRONMENT_PREFIX = "TOOLWIRE_"
@@ -38,7 +39,7 @@ class Given:
     folder: Path | None = None
 
 
-# --- the seeds' flags: (environment name, path, meanings) --------------------------------------------------------------------------------------
+# --- flags of older proxies: (environment name, path, meanings) ----------------------------------------------------------------------------------
 # `meanings` translates the flag's own words; None passes the text on, to be read as the setting's type. Later rows win over earlier ones, except that
 # a stop flag switched off stays off whatever the mode says.
 

@@ -44,6 +44,8 @@ class FakeGateway:
 
     async def close(self) -> None: ...
 
+    def drain(self) -> None: ...
+
 
 @dataclass
 class Site:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from toolwire.backends.sample import sample
 from toolwire.backends.script import Step, parse_script
 from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects.render import render
+from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
@@ -31,7 +32,6 @@ _NATIVE = Capabilities(
     schema=True,
     images=True,
     reasoning=True,
-    fields=frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"}),
 )
 _TEXT_ONLY = replace(_NATIVE, tools=False, tool_choice=False, parallel=False, custom_tools=False)
 _TOKEN = 4  # characters that count as a token where the script does not say
@@ -43,7 +43,8 @@ class ScriptedOptions:
 
     script: str = ""
     """The script itself, or the path of a file that holds it; empty: the demo model."""
-    tools: Literal["native", "emulated"] = "native"
+    tools: Literal["native", "parked", "emulated"] = "native"
+    """`parked`: a call holds the run open, and the script goes on with its next part when the results are there."""
     writes: str = "sentinel"
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
@@ -59,10 +60,12 @@ class ScriptedBackend:
         self._turns = parse_script(text) if text else []
         self.seen: list[Turn] = []
         """The turns this backend was asked to run: what the model saw."""
+        self.live: list[ScriptedRun] = []
+        """The runs that were opened to be parked."""
 
     @property
     def capabilities(self) -> Capabilities:
-        return _NATIVE if self.strategy == "native" else replace(_TEXT_ONLY, prefill=self.options.prefill)
+        return _NATIVE if self.strategy != "emulated" else replace(_TEXT_ONLY, prefill=self.options.prefill)
 
     @property
     def strategy(self) -> Strategy:
@@ -77,8 +80,19 @@ class ScriptedBackend:
     async def close(self) -> None:
         pass
 
+    def open(self, turn: Turn) -> ScriptedRun:
+        """A run that can be parked."""
+        self.seen.append(turn)
+        live = ScriptedRun(self, turn)
+        self.live.append(live)
+        return live
+
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         self.seen.append(turn)
+        async for batch in self._play(turn):
+            yield batch
+
+    async def _play(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         steps = self._turns[min(_answers(turn), len(self._turns) - 1)] if self._turns else list(demo(_as_read(turn) if not turn.tools else turn))
         write = _Writer(turn, self.options.writes if self.strategy == "emulated" else None)
         for step in steps:
@@ -95,6 +109,50 @@ class ScriptedBackend:
                 return
         for batch in write.end():
             yield batch
+
+
+class ScriptedRun:
+    """A live run: each part of the script is one response, and the next one is played when the calls of the last have their results."""
+
+    def __init__(self, backend: ScriptedBackend, turn: Turn) -> None:
+        self._backend = backend
+        self._turn = turn
+        self._calls: list[Call] = []
+        self.segments = 0
+        self.cancelled = False
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        return tuple(call.call_id for call in self._calls)
+
+    async def segment(self) -> AsyncGenerator[Batch, None]:
+        if self.cancelled:
+            raise ToolwireError("backend_cut", "The run is gone.")
+        self.segments += 1
+        said: list[str] = []
+        async for batch in self._backend._play(self._turn):
+            for place, event in enumerate(batch):
+                if isinstance(event, CallBegin):
+                    call = Call(f"native_{self.segments}_{event.index}", event.name, "", event.kind)
+                    self._calls.append(call)
+                    batch[place] = replace(event, id=call.call_id)
+                elif isinstance(event, Text):
+                    said.append(event.text)
+                elif isinstance(event, Finish):
+                    text = (Message("assistant", (TextPart("".join(said)),)),) if said else ()
+                    self._turn = replace(self._turn, items=(*self._turn.items, *text, *self._calls))
+            yield batch
+
+    async def answer(self, results: Mapping[str, Result]) -> None:
+        if self.cancelled:
+            raise ToolwireError("backend_cut", "The run is gone.")
+        assert set(results) == set(self.pending)
+        given = (replace(results[call.call_id], call_id=call.call_id) for call in self._calls)
+        self._turn = replace(self._turn, items=(*self._turn.items, *given))
+        self._calls = []
+
+    async def cancel(self) -> None:
+        self.cancelled = True
 
 
 class _Writer:

@@ -17,8 +17,11 @@ _REASONS = {"length": "length"}
 class Interpreter:
     """`feed` a batch, get the events that the client's answer is made of. After `Finish` or `Failure` nothing more comes out."""
 
-    def __init__(self, plan: Plan, ids: IdFactory) -> None:
+    def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
+        """`mint`: every call gets an id of the gateway's own; `minted` maps it to the backend's."""
         self._plan = plan
+        self._mint = mint
+        self.minted: dict[str, str] = {}
         self._ids = ids
         self._scanner = plan.scanner() if plan.scanner is not None else None
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
@@ -82,7 +85,8 @@ class Interpreter:
     def _identified(self, call: CallBegin) -> CallBegin:
         """The backend's own id where it is new to this conversation; else a fresh one, since ids pair calls with results."""
         id = call.id
-        if not id or id in self._taken:
+        if not id or id in self._taken or self._mint:
             id = self._ids("call_")
+            self.minted[id] = call.id or ""
         self._taken.add(id)
         return call if id == call.id else CallBegin(call.index, call.name, id, call.kind)

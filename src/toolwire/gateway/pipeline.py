@@ -28,11 +28,13 @@ from toolwire.events import CallBegin, Failure, Finish, Usage
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer, open_answer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
+from toolwire.gateway.live import LiveTurn
+from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.store import Store
 from toolwire.ids import IdFactory, random_id
 from toolwire.policy import Policy
-from toolwire.turn import Api, Item, Turn
+from toolwire.turn import Api, Item, Result, Turn
 
 log = logging.getLogger("toolwire.gateway")
 
@@ -98,6 +100,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.store = store
+        self.parking = Parking(settings.parked)
         self.models: Mapping[str, Backend] = backends or {
             model.id: registry.build(model.id, model.backend, model.options) for model in settings.models
         }
@@ -109,7 +112,12 @@ class Gateway:
     async def start(self) -> None:
         pass
 
+    def drain(self) -> None:
+        """No more turns will come: parked runs are given up, so that their continuations replay elsewhere."""
+        self.parking.drop_all()
+
     async def close(self) -> None:
+        await self.parking.close()
         for backend in self.models.values():
             await backend.close()
 
@@ -130,6 +138,9 @@ class Gateway:
             backend = self._backend(turn.model)
             await backend.prepare()
             run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
+            if backend.strategy == "parked" and isinstance(turn.items[-1] if turn.items else None, Result):
+                run.claim = self.parking.claim(turn, caller.key_id)
+                run.kind = "resumed" if run.claim is not None else "replayed"
             run.answer = open_answer(turn, body, self.store, caller.key_id, self.ids, self.clock)
             return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
@@ -189,6 +200,10 @@ class Run:
         self.answer: ChatAnswer | ResponsesAnswer | None = None
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._policies: list[Policy] = []
+        self._turn_id = gateway.ids("turn_")
+        self.claim: Claim | None = None
+        self.kind = "new"
+        """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
 
     # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
 
@@ -198,7 +213,7 @@ class Run:
         self._policies.append(policy)
         xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
         grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
-        source = attempts(plan, backend, self._gateway.ids)
+        source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self._gateway.ids)
         async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
             async for batch in batches:
                 batch = policy.feed(batch)
@@ -209,6 +224,15 @@ class Run:
                 yield batch
                 if policy.cut:
                     return
+
+    def _live(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
+        assert self.turn is not None
+        claim, self.claim = self.claim, None
+        gateway, caller = self._gateway, self._caller
+        return LiveTurn(plan, backend, gateway.parking, self.turn, caller.key_id, self._turn_id, gateway.ids, self._tell).events(claim)
+
+    def _tell(self, kind: str) -> None:
+        self.kind = kind
 
     def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncGenerator[tuple[int, Batch], None]:
         return merged([self._events(plan, backend) for _ in range(choices)])
@@ -299,7 +323,7 @@ class Run:
         report = self.plan.report_header()
         if whole and self.answer is not None and not self.answer.kept:
             report = "; ".join(filter(None, (report, "store=failed")))
-        headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", b"new")]
+        headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
         if not whole:
             return headers
         told = self._telemetry()

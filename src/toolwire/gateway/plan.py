@@ -14,12 +14,13 @@ from typing import Literal
 
 from toolwire.backends.base import Backend, Capabilities, Strategy
 from toolwire.config import ToolSettings
+from toolwire.decode.tools import HOSTED
 from toolwire.emulate import freeform, prompt
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.transcript import text_only, transcript
 from toolwire.ids import IdFactory
 from toolwire.policy import PolicyRules
-from toolwire.turn import Call, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.turn import Api, Call, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Disposition = Literal["honoured", "emulated", "ignored", "refused"]
 Rule = Literal["gateway", "backend", "tools", "choice", "format", "chat_only", "responses_only"]
@@ -83,13 +84,52 @@ FIELDS: dict[str, Rule] = {
     "conversation": "gateway",
     "prompt": "gateway",
 }
+ONLY: dict[str, Api] = {
+    **dict.fromkeys(
+        (
+            "messages",
+            "functions",
+            "function_call",
+            "response_format",
+            "max_tokens",
+            "max_completion_tokens",
+            "stop",
+            "seed",
+            "presence_penalty",
+            "frequency_penalty",
+            "logit_bias",
+            "logprobs",
+            "reasoning_effort",
+            "verbosity",
+            "modalities",
+            "audio",
+            "prediction",
+            "web_search_options",
+            "n",
+        ),
+        "chat",
+    ),
+    **dict.fromkeys(
+        (
+            "input",
+            "instructions",
+            "text",
+            "reasoning",
+            "max_output_tokens",
+            "max_tool_calls",
+            "truncation",
+            "include",
+            "previous_response_id",
+            "background",
+            "conversation",
+            "prompt",
+            "context_management",
+        ),
+        "responses",
+    ),
+}
+"""Fields that only one API has; sent to the other they mean nothing there."""
 _NOTE = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
-HOSTED = frozenset(
-    "web_search web_search_preview file_search code_interpreter mcp image_generation computer computer_use "
-    "computer_use_preview local_shell shell apply_patch tool_search".split()
-)
-
-
 _NONE = ToolChoice("none")
 
 
@@ -259,14 +299,16 @@ def _report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple
             out[name] = disposition
     for name, what in turn.notes:
         group, _, rest = name.partition(".")
-        if rest and group == "tools" and rest not in HOSTED and rest != "namespace":
-            name = "tools.other"
+        if rest and group == "tools" and rest not in HOSTED and rest not in ("namespace", "unknown"):
+            name = "tools.unknown"
         if _NOTE.match(name):
             out[name] = what
     return tuple(out.items())
 
 
 def _disposition(name: str, rule: Rule, turn: Turn, capabilities: Capabilities, strategy: Strategy) -> Disposition:
+    if ONLY.get(name, turn.api) != turn.api:
+        return "ignored"
     if rule == "backend":
         return "honoured" if name in capabilities.fields else "ignored"
     if rule in ("tools", "choice"):

@@ -67,6 +67,11 @@ class App:
         gateway.observers.append(self.metrics.observe)
         gateway.observers.append(log_turn)
 
+    def drain(self) -> None:
+        """No new turns from here on; those that run may end."""
+        self.draining = True
+        self._gateway.drain()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._other_protocol(scope, receive, send)

@@ -170,7 +170,7 @@ class DrainingServer(Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.draining = True
+        self._app.drain()
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):

@@ -1,0 +1,103 @@
+"""The events of a turn whose backend holds its calls open: opened or resumed, and parked again when it ends with calls.
+
+A resumed run that turns out to be dead before it said anything is replayed cold: the client can not tell, except by the header `x-toolwire-turn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
+from toolwire.errors import ToolwireError
+from toolwire.events import CallBegin, Failure, Finish, Text
+from toolwire.gateway.attempts import CUT, log
+from toolwire.gateway.interpret import Interpreter
+from toolwire.gateway.parked import Claim, Parking
+from toolwire.gateway.plan import Plan
+from toolwire.ids import IdFactory
+from toolwire.turn import Result, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTurn:
+    """One choice of a turn on a parking backend. `turn` is the client's own; `tell` learns whether it was resumed or replayed."""
+
+    plan: Plan
+    backend: Backend
+    parking: Parking
+    turn: Turn
+    key_id: str
+    turn_id: str
+    ids: IdFactory
+    tell: Callable[[str], None]
+
+    async def events(self, claim: Claim | None) -> AsyncGenerator[Batch, None]:
+        """What the client's answer is made of."""
+        if claim is not None:
+            alive = False
+            try:
+                async with aclosing(self._segment(claim.live, claim.results)) as batches:
+                    async for batch in batches:
+                        if not alive and isinstance(batch[0], Failure):
+                            break  # the run died while it was parked
+                        alive = True
+                        self.tell("resumed")
+                        yield batch
+            finally:
+                self.parking.release(claim.park)
+            if alive:
+                return
+            self.tell("replayed")
+        async with aclosing(self._segment(cast(ParkingBackend, self.backend).open(self.plan.turn), None)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _segment(self, live: LiveRun, results: Mapping[str, Result] | None) -> AsyncGenerator[Batch, None]:
+        """One response of a live run. It is parked before its end goes out, so that the fastest client finds it; otherwise it is cancelled."""
+        interpreter = Interpreter(self.plan, self.ids, mint=True)
+        said: list[str] = []
+        names: dict[str, str] = {}
+        parked = False
+        try:
+            async with aclosing(_safe(live, results)) as batches:
+                async for batch in batches:
+                    out = interpreter.feed(batch)
+                    for event in out:
+                        if isinstance(event, Text):
+                            said.append(event.text)
+                        elif isinstance(event, CallBegin):
+                            names[event.id or ""] = event.name
+                    if interpreter.ended and live.pending and isinstance(out[-1], Finish):
+                        waiting = {own: backends for own, backends in interpreter.minted.items() if backends in live.pending}
+                        self.parking.park(live, waiting, self.key_id, self.turn, "".join(said), names, self.turn_id)
+                        parked = True
+                    if out:
+                        yield out
+                    if interpreter.ended:
+                        return
+        finally:
+            if not parked:
+                await live.cancel()
+
+
+async def _safe(live: LiveRun, results: Mapping[str, Result] | None) -> AsyncGenerator[Batch, None]:
+    """A segment with every way to end badly turned into a `Failure`."""
+    try:
+        if results is not None:
+            await live.answer(results)
+        async with aclosing(live.segment()) as batches:
+            async for batch in batches:
+                yield batch
+                if batch and isinstance(batch[-1], Finish | Failure):
+                    return
+    except ToolwireError as error:
+        yield [error.failure]
+        return
+    except Exception:
+        log.exception("a live run failed")
+        yield [Failure("backend", "The model's backend failed.")]
+        return
+    yield [CUT]

@@ -1,0 +1,182 @@
+"""Parked runs: a backend's blocking call waits here for the client's result, and the very same run goes on when it arrives.
+
+- A response that ends with calls of a live run parks it under the ids of these calls, which Toolwire minted: random and opaque.
+- The request that brings all results, by the same key, with the history that led to the park, resumes the run. Results are matched by id, never by
+  argument text.
+- Some results missing, another history, other tools: the run is cancelled, and the turn is replayed cold from the request's own history. A park
+  that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
+- Two continuations at the same time: the second is refused with 409.
+- A park has a time to live, and a key has a limit: the oldest goes first. With several choices, continuing one cancels its siblings.
+
+Law 8: a parked run belongs to this table, not to any HTTP request. Generic: knows `LiveRun` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolwire.backends.base import LiveRun
+from toolwire.config import ParkedSettings
+from toolwire.decode.history import NO_RESULT
+from toolwire.errors import ToolwireError
+from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+
+
+@dataclass(slots=True, eq=False)
+class Park:
+    """A run that waits. `calls` maps the ids that the client knows to the backend's own, in model order."""
+
+    live: LiveRun
+    calls: dict[str, str]
+    key_id: str
+    digest: bytes
+    turn_id: str
+    busy: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A park whose results have come: answer `live` with `results` (by the backend's ids), and `release` the park when its response is over."""
+
+    park: Park
+    results: Mapping[str, Result]
+
+    @property
+    def live(self) -> LiveRun:
+        return self.park.live
+
+
+class Parking:
+    """The table of parked runs of one process."""
+
+    def __init__(self, settings: ParkedSettings) -> None:
+        self._settings = settings
+        self._parks: dict[str, Park] = {}  # by the id of each waiting call
+        self._ending: set[asyncio.Task[None]] = set()
+        self.closed = False
+
+    def __len__(self) -> int:
+        """How many runs are parked."""
+        return len(set(map(id, self._parks.values())))
+
+    def park(self, live: LiveRun, calls: dict[str, str], key_id: str, turn: Turn, said: str, names: Mapping[str, str], turn_id: str) -> None:
+        """Keeps a run whose response ended with `calls`. `said` is the text of that response, `names` the names of its calls by id."""
+        if self.closed:
+            self._cancel(live)
+            return
+        own = [park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy]
+        for oldest in own[: max(0, len(own) + 1 - self._settings.max_per_key)]:
+            self.drop(oldest)
+        park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), turn_id)
+        park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self.drop, park)
+        for call_id in calls:
+            self._parks[call_id] = park
+
+    def claim(self, turn: Turn, key_id: str) -> Claim | None:
+        """The parked run that this request continues, or None: then the turn is run from its own history."""
+        before, results = _split(turn.items)
+        park = next((self._parks[result.call_id] for result in results if result.call_id in self._parks), None)
+        if park is None or park.key_id != key_id:
+            return None
+        if park.busy:
+            raise ToolwireError("conflict", "These tool results are already being continued by another request.")
+        answers = {result.call_id: result for result in results if result.parts != (TextPart(NO_RESULT),)}
+        if set(answers) != set(park.calls) or _digest(turn, before) != park.digest:
+            self.drop(park)
+            return None
+        park.busy = True
+        if park.timer is not None:
+            park.timer.cancel()
+        for sibling in {one for one in self._parks.values() if one.turn_id == park.turn_id and one is not park}:
+            self.drop(sibling)
+        return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
+
+    def release(self, park: Park) -> None:
+        """Takes a park out of the table: its run goes its own way."""
+        if park.timer is not None:
+            park.timer.cancel()
+        for call_id in park.calls:
+            if self._parks.get(call_id) is park:
+                del self._parks[call_id]
+
+    def drop(self, park: Park) -> None:
+        """Ends a parked run: nobody will bring its results."""
+        self.release(park)
+        self._cancel(park.live)
+
+    def drop_all(self) -> None:
+        """For a server that drains: continuations replay elsewhere, or later."""
+        self.closed = True
+        for park in {park for park in self._parks.values() if not park.busy}:
+            self.drop(park)
+
+    async def close(self) -> None:
+        self.drop_all()
+        for park in set(self._parks.values()):
+            self.drop(park)
+        if self._ending:
+            await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _cancel(self, live: LiveRun) -> None:
+        task = asyncio.ensure_future(live.cancel())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+# --- the history before a park ---------------------------------------------------------------------------------------------------------------------
+
+
+def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str]) -> tuple[Item, ...]:
+    """The history as the client will send it, up to the results."""
+    text = (Message("assistant", (TextPart(said),)),) if said else ()
+    return (*turn.items, *text, *(Call(call_id, names[call_id], "") for call_id in calls))
+
+
+def _split(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], tuple[Result, ...]]:
+    """The history, and the results at its end."""
+    place = len(items)
+    while place and isinstance(items[place - 1], Result):
+        place -= 1
+    return items[:place], tuple(item for item in items[place:] if isinstance(item, Result))
+
+
+def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
+    """What must be equal for a run to go on: model, instructions, tools and the history, without argument text, empty content and `name` fields."""
+    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), *_facts(items)]
+    return hashlib.sha256(json.dumps(facts, ensure_ascii=True, sort_keys=True, default=str).encode()).digest()
+
+
+def _tool(tool: ToolSpec) -> str:
+    return json.dumps([tool.name, tool.kind, dict(tool.parameters)], sort_keys=True, default=str)
+
+
+def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
+    for item in items:
+        if isinstance(item, Message):
+            parts = list(_parts(item.parts))
+            if parts:
+                yield ["system" if item.role == "developer" else item.role, *parts]
+        elif isinstance(item, Call):
+            yield ["call", item.call_id, item.name]
+        elif isinstance(item, Result):
+            yield ["result", item.call_id, *_parts(item.parts)]
+        else:
+            assert isinstance(item, Reasoning)
+
+
+def _parts(parts: tuple[Part, ...]) -> Iterator[Any]:
+    for part in parts:
+        if isinstance(part, TextPart):
+            if part.text:
+                yield part.text
+        elif isinstance(part, ImagePart):
+            yield [part.url, part.file_id]
+        else:
+            assert isinstance(part, OtherPart)
+            yield [part.kind, dict(part.raw)]

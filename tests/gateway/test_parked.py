@@ -1,0 +1,238 @@
+"""Parked runs: the same run goes on when the results come; whatever does not fit is replayed cold, and the client can not tell but by the header."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from toolwire.config import ParkedSettings
+from toolwire.errors import ToolwireError
+from toolwire.gateway.parked import Parking
+from toolwire.testing.judges import Judge
+
+TOOL = {"type": "function", "function": {"name": "get_weather"}}
+OTHER = {"type": "function", "function": {"name": "get_time"}}
+SCRIPT = 'say Let me look.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.'
+TWO = 'call get_weather {"city": "Paris"}\ncall get_time\n---\nsay Done: {result}.'
+USER = {"role": "user", "content": "Weather?"}
+
+
+def request(**extra: Any) -> dict[str, Any]:
+    return {"messages": [USER], "tools": [TOOL, OTHER], **extra}
+
+
+def follow_up(body: dict[str, Any], *results: str, **extra: Any) -> dict[str, Any]:
+    """The second request as a usual client writes it: arguments serialised anew, a name on the tool message."""
+    message = body["choices"][0]["message"]
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(json.loads(call["function"]["arguments"]), indent=1)}}
+        for call in message["tool_calls"]
+    ]
+    answers = [
+        {"role": "tool", "tool_call_id": call["id"], "content": text, "name": call["function"]["name"]}
+        for call, text in zip(calls, results, strict=False)
+    ]
+    assistant = {"role": "assistant", "content": message["content"] or "", "tool_calls": calls}
+    return {"messages": [USER, assistant, *answers], "tools": [TOOL, OTHER], **extra}
+
+
+async def ask(table: Any, body: dict[str, Any], **caller: Any) -> tuple[dict[str, Any], str]:
+    answer = await table.answer("chat", body, **caller)
+    return json.loads(answer.body), dict(answer.headers)[b"x-toolwire-turn"].decode()
+
+
+def text(body: dict[str, Any]) -> str:
+    content: str = body["choices"][0]["message"]["content"]
+    return content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_same_run_goes_on_when_the_result_comes(table: Any, judge: Judge, stream: bool) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, kind = await ask(table, request())
+    assert kind == "new" and len(table.gateway.parking) == 1
+    if stream:
+        answer = await table.answer("chat", follow_up(first, "sunny", stream=True))
+        raw = b"".join([block async for block in answer.stream])
+        judge.stream(raw, "chat")
+        assert b"sunny" in raw and dict(answer.headers)[b"x-toolwire-turn"] == b"resumed"
+    else:
+        second, kind = await ask(table, follow_up(first, "sunny"))
+        judge.body(second, "chat")
+        assert (text(second), kind) == ("It is sunny.", "resumed")
+    assert len(table.backend.live) == 1 and table.backend.live[0].segments == 2
+    assert len(table.gateway.parking) == 0 and table.backend.live[0].cancelled
+
+
+async def test_on_responses_too_by_items_and_by_previous_response_id(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    flat = [{"type": "function", "name": "get_weather"}]
+    first = await table.body("responses", {"input": "Weather?", "tools": flat, "store": False})
+    call = first["output"][-1]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    items = [{"role": "user", "content": "Weather?"}, *first["output"], output]
+    answer = await table.answer("responses", {"input": items, "tools": flat, "store": False})
+    assert dict(answer.headers)[b"x-toolwire-turn"] == b"resumed" and "It is sunny." in answer.body.decode()
+
+
+async def test_two_calls_wait_together(table: Any) -> None:
+    table.play(TWO, tools="parked")
+    first, _ = await ask(table, request())
+    second, kind = await ask(table, follow_up(first, "sunny", "noon"))
+    assert (text(second), kind) == ("Done: noon.", "resumed")
+
+
+async def test_a_run_may_park_again_and_again(table: Any) -> None:
+    table.play("call get_weather\n---\ncall get_time\n---\nsay Both.", tools="parked")
+    first, _ = await ask(table, request())
+    second, kind = await ask(table, follow_up(first, "a"))
+    assert kind == "resumed" and second["choices"][0]["finish_reason"] == "tool_calls"
+    history = follow_up(first, "a")["messages"]
+    further = follow_up(second, "b")["messages"][1:]
+    third, kind = await ask(table, {"messages": [*history, *further], "tools": [TOOL, OTHER]})
+    assert (text(third), kind, table.backend.live[0].segments) == ("Both.", "resumed", 3)
+
+
+def edited(body: dict[str, Any]) -> dict[str, Any]:
+    changed = follow_up(body, "sunny", "noon")
+    changed["messages"][0] = {"role": "user", "content": "Weather, please?"}
+    return changed
+
+
+COLD: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "a result is missing": (lambda body: follow_up(body, "sunny"), "Done: No result was returned for this call.."),
+    "the history was edited": (edited, "Done: noon."),
+    "the tools changed": (lambda body: {**follow_up(body, "sunny", "noon"), "tools": [TOOL]}, "Done: noon."),
+    "the person said more": (
+        lambda body: {**follow_up(body, "sunny", "noon"), "messages": [*follow_up(body, "sunny", "noon")["messages"], USER]},
+        "Done: noon.",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", COLD)
+async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table: Any, why: str) -> None:
+    change, answer = COLD[why]
+    table.play(TWO, tools="parked")
+    first, _ = await ask(table, request())
+    second, kind = await ask(table, change(first))
+    assert text(second) == answer
+    await asyncio.sleep(0)
+    assert kind == ("new" if why == "the person said more" else "replayed")
+    if why != "the person said more":
+        assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+    assert len(table.backend.live) == 2
+
+
+async def test_a_park_that_is_gone_is_replayed_cold(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request())
+    await table.gateway.parking.close()
+    table.gateway.parking = Parking(ParkedSettings())
+    second, kind = await ask(table, follow_up(first, "sunny"))
+    assert (text(second), kind) == ("It is sunny.", "replayed")
+
+
+async def test_a_run_that_died_while_it_was_parked_is_replayed_cold(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request())
+    await table.backend.live[0].cancel()  # as if its process had been killed
+    second, kind = await ask(table, follow_up(first, "sunny"))
+    assert (text(second), kind) == ("It is sunny.", "replayed") and len(table.gateway.parking) == 0
+
+
+async def test_a_park_expires(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    table.gateway.parking = Parking(ParkedSettings(ttl_s=0.02))
+    first, _ = await ask(table, request())
+    async with asyncio.timeout(2):
+        while not table.backend.live[0].cancelled:
+            await asyncio.sleep(0.005)
+    assert len(table.gateway.parking) == 0
+    second, kind = await ask(table, follow_up(first, "sunny"))
+    assert (text(second), kind) == ("It is sunny.", "replayed")
+
+
+async def test_another_key_can_not_continue_it(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request(), key_id="alice")
+    second, kind = await ask(table, follow_up(first, "sunny"), key_id="bob")
+    assert (text(second), kind) == ("It is sunny.", "replayed")
+    assert not table.backend.live[0].cancelled
+    assert (await ask(table, follow_up(first, "sunny"), key_id="alice"))[1] == "resumed"
+
+
+async def test_two_continuations_at_the_same_time_conflict(table: Any) -> None:
+    table.play("call get_weather\n---\npause 100ms\nsay {result}", tools="parked")
+    first, _ = await ask(table, request())
+    running = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
+    await asyncio.sleep(0)
+    with pytest.raises(ToolwireError) as caught:
+        await ask(table, follow_up(first, "sunny"))
+    assert caught.value.failure.kind == "conflict"
+    assert text((await running)[0]) == "sunny"
+    assert (await ask(table, follow_up(first, "again")))[1] == "replayed"
+
+
+async def test_a_key_has_a_limit_and_its_oldest_park_goes_first(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    table.gateway.parking = Parking(ParkedSettings(max_per_key=2))
+    bodies = [(await ask(table, request(), key_id="alice"))[0] for _ in range(3)]
+    await ask(table, request(), key_id="bob")
+    await asyncio.sleep(0)
+    assert [live.cancelled for live in table.backend.live] == [True, False, False, False]
+    assert (await ask(table, follow_up(bodies[0], "x"), key_id="alice"))[1] == "replayed"
+    assert (await ask(table, follow_up(bodies[2], "x"), key_id="alice"))[1] == "resumed"
+
+
+async def test_continuing_one_choice_cancels_its_siblings(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request(n=3))
+    assert len(table.gateway.parking) == 3
+    first["choices"] = first["choices"][1:]
+    second, kind = await ask(table, follow_up(first, "sunny"))
+    assert (text(second), kind) == ("It is sunny.", "resumed")
+    assert len(table.gateway.parking) == 0 and sum(live.segments for live in table.backend.live) == 4
+
+
+async def test_a_client_that_leaves_cancels_the_run_unless_it_is_parked(table: Any) -> None:
+    table.play("say a\nhang", tools="parked")
+    answer = await table.answer("chat", request(stream=True))
+    await anext(answer.stream)
+    await answer.stream.aclose()
+    assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+    table.play("call get_weather\n---\nsay {result}", tools="parked")
+    answer = await table.answer("chat", request(stream=True))
+    blocks = [await anext(answer.stream)]
+    while b'finish_reason":"tool_calls' not in blocks[-1]:
+        blocks.append(await anext(answer.stream))
+    await answer.stream.aclose()
+    assert not table.backend.live[0].cancelled and len(table.gateway.parking) == 1
+
+
+async def test_calls_that_policy_leaves_out_are_not_parked(table_with: Callable[..., Any]) -> None:
+    table = table_with(max_calls=1).play(TWO, tools="parked")
+    first, _ = await ask(table, request())
+    assert len(first["choices"][0]["message"]["tool_calls"]) == 1
+    assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+
+
+async def test_a_draining_gateway_gives_up_its_parks(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    await ask(table, request())
+    table.gateway.drain()
+    await asyncio.sleep(0)
+    assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+    await ask(table, request())
+    assert len(table.gateway.parking) == 0
+
+
+async def test_ids_of_parked_calls_are_the_gateways_own(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request())
+    assert first["choices"][0]["message"]["tool_calls"][0]["id"].startswith("call_")
+    assert "native_" not in json.dumps(first)
