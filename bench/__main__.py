@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Toolwire beside its baselines.")
     parser.add_argument("parts", nargs="*", help="scanner, gateway; default: both")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the gateway's measures; the median counts")
+    parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 3 for the gateway, 1 for hostile texts")
     parser.add_argument(
         "--peers", action="append", choices=("litellm", "portkey", "all"), help="measure this gateway too; installs it into bench/work"
     )
@@ -49,11 +49,11 @@ def main(argv: list[str] | None = None) -> int:
         if name == "scanner":
             from bench import scanner
 
-            parts[name] = scanner.run(arguments.quick)
+            parts[name] = scanner.run(arguments.quick, arguments.rounds or 1)
         else:
             from bench import gateway
 
-            parts[name], found = gateway.run(1 if arguments.quick else arguments.rounds, peers)
+            parts[name], found = gateway.run(1 if arguments.quick else arguments.rounds or 3, peers)
             notes += found
         print(f"\n{report.table(parts[name])}\n", flush=True)
     for note in notes:

@@ -84,7 +84,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "scanner",
         "The scanner's cost, by size and on hostile texts",
-        ("-m", "bench", "scanner", "--json", str(SCANNER)),
+        ("-m", "bench", "scanner", "--rounds", "3", "--json", str(SCANNER)),
         ("-m", "bench", "scanner", "--quick", "--json", str(SCANNER)),
         SCANNER,
         read_rows,

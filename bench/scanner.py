@@ -158,21 +158,16 @@ def _adverse_cost(text: str, piece: int) -> float:
     return took / (len(text) / PIECE)
 
 
-def adverse(quick: bool = False) -> list[Row]:
-    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one.
-
-    A miss is measured twice more; the median counts.
-    """
+def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
+    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one."""
     rows = []
     for name, (unit, times) in ADVERSE.items():
         if quick:
             name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
         for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
-            measured = [(median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))]
-            while measured[0][1] / measured[0][0] > 1 + FLAT_PERCENT / 100 and len(measured) < 3:
-                measured.append((_adverse_cost(tenth, piece), _adverse_cost(text, piece)))
-            short, full = sorted(measured, key=lambda pair: pair[1] / pair[0])[len(measured) // 2]
+            short = median(_adverse_cost(tenth, piece) for _ in range(max(3, rounds)))
+            full = median(_adverse_cost(text, piece) for _ in range(rounds))
             detail = f"{figure(short)} → {figure(full)} µs for each 4 characters"
             rows.append(Row(f"{name}, {how}: growth over ten times the length", full / short, detail, "at most", 1 + FLAT_PERCENT / 100))
     text = f'<tool_call>{{"name": "look", "arguments": {_text_arguments(SIZES["1 MB"])}}}</tool_call>'
@@ -184,5 +179,6 @@ def adverse(quick: bool = False) -> list[Row]:
     return rows
 
 
-def run(quick: bool = False) -> list[Row]:
-    return costs(quick) + adverse(quick)
+def run(quick: bool = False, rounds: int = 1) -> list[Row]:
+    """`rounds`: of the hostile texts at full length, which take seconds each."""
+    return costs(quick) + adverse(quick, rounds)

@@ -309,13 +309,14 @@ def judge_string(case: Case) -> None:
 
 def draw_input(rng: Random) -> Case:
     text = generate.text(rng, 8)
-    return {"text": text, "cuts": generate.cuts(rng, len(wrap(text)))}
+    return {"text": text, "cuts": generate.cuts(rng, len(wrap(text))), "escaped": rng.random() < 0.5}
 
 
 def judge_custom_input(case: Case) -> None:
-    """A custom tool's input survives its life as a function's argument."""
+    """A custom tool's input survives its life as a function's argument. Bare surrogates can only come as escapes: UTF-8 does not carry them."""
     unwrap = Unwrap(("free",))
-    events: list[Event] = [CallBegin(0, "free"), *(CallArgs(0, piece) for piece in generate.pieces(wrap(case["text"]), case["cuts"])), CallEnd(0)]
+    written = json.dumps({INPUT: case["text"]}) if case["escaped"] else wrap(scrub(case["text"]))
+    events: list[Event] = [CallBegin(0, "free"), *(CallArgs(0, piece) for piece in generate.pieces(written, case["cuts"])), CallEnd(0)]
     out = [after for event in events for after in unwrap.feed([event])]
     holds("the call is a custom call", CallBegin(0, "free", None, "custom"), out[0])
     got = "".join(scrub(event.delta) for event in out if isinstance(event, CallArgs))

@@ -27,6 +27,7 @@ class Slow:
     async def start(self): ...
     async def close(self): print("gateway closed", flush=True)
     async def ready(self): return True
+    def drain(self): ...
     async def respond(self, api, raw, caller):
         async def blocks():
             yield b"data: first\\n\\n"

@@ -1,0 +1,290 @@
+"""One `codex app-server` process: its life, and who gets which of its messages.
+
+- It runs in a process group of its own, with a minimal environment, and ends with our end of its stdin: nothing outlives the gateway.
+- What belongs to a thread goes to the thread that was attached under its id; responses and notifications come in any order.
+- A request of Codex's is always answered: a tool call by its thread, anything else (approvals, questions) by a refusal at once.
+- When the process dies, every waiting request and every attached thread learns it at once, with one clear failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from toolwire.backends.codex import wire
+from toolwire.backends.codex.home import Home
+from toolwire.backends.codex.rpc import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Peer, Response, ServerRequest
+from toolwire.backends.codex.version import Version, parse_version
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+
+log = logging.getLogger("toolwire.codex")
+T = TypeVar("T")
+REQUEST_S = 30.0
+STDIN_S, TERM_S, KILL_S = 1.0, 2.0, 5.0
+"""How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL."""
+OVERLOAD_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+TAIL_LINES, TAIL_CHARACTERS = 20, 400
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_STAMP = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s+")
+
+
+class Sink(Protocol):
+    """Who gets a thread's messages. `deliver` must answer a `ServerRequest`, now or later."""
+
+    def deliver(self, message: Notification | ServerRequest) -> None: ...
+
+    def lost(self, failure: Failure) -> None: ...
+
+
+class RequestError(ToolwireError):
+    """Codex refused a request of ours."""
+
+    def __init__(self, method: str, fault: Fault) -> None:
+        kind = "overloaded" if fault.code == OVERLOADED else "backend"
+        super().__init__(kind, f"Codex refused {method}: {fault.message[:500]}")
+        self.fault = fault
+
+
+class Worker(asyncio.SubprocessProtocol):
+    """`start` before anything else; `close` at the end, whatever happened."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.version: Version = home.version
+        self.failure: Failure | None = None
+        self.threads = 0
+        """How many threads this process has begun."""
+        self._peer = Peer()
+        self._waiting: dict[int | str, asyncio.Future[Response]] = {}
+        self._sinks: dict[str, Sink] = {}
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._exited = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._login: wire.Login | None = None
+
+    # --- life ----------------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self, timeout_s: float) -> None:
+        """Starts the process and shakes hands; raises a clear error, with what Codex said, where that fails."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.subprocess_exec(
+                lambda: self, self.home.binary, "app-server", env=dict(self.home.env), cwd=self.home.cwd, start_new_session=True
+            )
+        except OSError as error:
+            raise ToolwireError("backend_unavailable", f"Codex could not be started: {error.strerror or error}") from error
+        self._transport = transport
+        stdin = transport.get_pipe_transport(0)
+        assert isinstance(stdin, asyncio.WriteTransport)
+        self._stdin = stdin
+        params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
+        if self.home.features.capabilities:
+            params["capabilities"] = {"experimentalApi": True, "optOutNotificationMethods": ["account/rateLimits/updated"]}
+        try:
+            result = await self.request("initialize", params, timeout_s)
+            self._write(self._peer.notify("initialized"))
+        except BaseException:
+            await self.close()
+            raise
+        hello = wire.decode(wire.Initialized, result)
+        self.version = (parse_version(hello.user_agent) if hello else None) or self.version
+
+    @property
+    def pid(self) -> int:
+        assert self._transport is not None
+        return self._transport.get_pid()
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and self.failure is None
+
+    @property
+    def said(self) -> str:
+        """The last words on stderr, for messages: one line, bounded, without the provider's key."""
+        words = " ".join(list(self._tail)[-3:])[-TAIL_CHARACTERS:]
+        for name, value in self.home.env.items():
+            if value and name not in ("PATH", "HOME", "CODEX_HOME"):
+                words = words.replace(value, "***")
+        return words
+
+    def rss_mb(self) -> float:
+        """Memory of the process and its children, where the system tells it (Linux)."""
+        return sum(map(_rss_pages, _family(self.pid))) * os.sysconf("SC_PAGE_SIZE") / 2**20 if self.alive else 0.0
+
+    async def close(self) -> None:
+        """Ends the process: stdin first, then SIGTERM and SIGKILL to its group."""
+        if self._transport is None:
+            return
+        if self._stdin is not None:
+            self._stdin.close()
+        for seconds, next_signal in ((STDIN_S, signal.SIGTERM), (TERM_S, signal.SIGKILL), (KILL_S, signal.SIGKILL)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._exited.wait()
+            if self._exited.is_set():
+                break
+            self._signal(next_signal)
+        self._signal(signal.SIGKILL)  # what the leader may have left behind
+        self._transport.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    # --- talking -------------------------------------------------------------------------------------------------------------------------------
+
+    async def request(self, method: str, params: Any, timeout_s: float = REQUEST_S) -> bytes:
+        """The result, as JSON. An overloaded Codex is asked again, a little later each time."""
+        for delay in (*OVERLOAD_DELAYS, None):
+            response = await self._ask(method, params, timeout_s)
+            if response.fault is None:
+                return response.result
+            if response.fault.code != OVERLOADED or delay is None:
+                raise RequestError(method, response.fault)
+            await asyncio.sleep(delay)
+        raise AssertionError("unreachable")
+
+    async def _ask(self, method: str, params: Any, timeout_s: float) -> Response:
+        if self.failure is not None:
+            raise ToolwireError.of(self.failure)
+        id, line = self._peer.request(method, params)
+        waiting = self._waiting[id] = asyncio.get_running_loop().create_future()
+        try:
+            self._write(line)
+            async with asyncio.timeout(timeout_s):
+                return await waiting
+        except TimeoutError:
+            said = f" It said: {self.said}" if self.said else ""
+            raise ToolwireError("timeout", f"Codex did not answer {method} within {timeout_s:g} s.{said}") from None
+        finally:
+            self._waiting.pop(id, None)
+
+    def tell(self, method: str, params: Any) -> None:
+        """A request whose answer does not matter."""
+        if self.alive:
+            self._write(self._peer.request(method, params)[1])
+
+    def reply(self, request: ServerRequest, result: Any) -> None:
+        if self.alive:
+            self._write(self._peer.reply(request.id, result))
+
+    def refuse(self, request: ServerRequest, message: str) -> None:
+        if self.alive:
+            self._write(self._peer.refuse(request.id, METHOD_NOT_FOUND, message))
+
+    def attach(self, thread_id: str, sink: Sink) -> None:
+        self._sinks[thread_id] = sink
+        if self.failure is not None:
+            sink.lost(self.failure)
+
+    def detach(self, thread_id: str) -> None:
+        self._sinks.pop(thread_id, None)
+
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that lives no longer than the process."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _write(self, line: bytes) -> None:
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(line)
+
+    # --- who is logged in ----------------------------------------------------------------------------------------------------------------------
+
+    async def account(self) -> wire.Account:
+        return wire.decode(wire.Account, await self.request("account/read", {})) or wire.Account()
+
+    async def login_url(self, timeout_s: float = 2.0) -> str:
+        """Where the person can log in; empty where Codex does not say so quickly. One login is begun at a time."""
+        if self._login is None:
+            with suppress(ToolwireError):
+                self._login = wire.decode(wire.Login, await self.request("account/login/start", {"type": "chatgpt"}, timeout_s))
+        return self._login.auth_url if self._login is not None else ""
+
+    # --- what the process says -----------------------------------------------------------------------------------------------------------------
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        if fd == 2:
+            self._hear(data)
+            return
+        for message in self._peer.feed(data):
+            if isinstance(message, Response):
+                waiting = self._waiting.get(message.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            elif isinstance(message, ServerRequest):
+                self._asked(message)
+            elif message.method in wire.NEWS:
+                sink = self._sink(message.params)
+                if sink is not None:
+                    sink.deliver(message)
+            elif message.method == "account/login/completed":
+                self._login = None
+
+    def _asked(self, message: ServerRequest) -> None:
+        sink = self._sink(message.params) if message.method == wire.TOOL_CALL else None
+        if sink is not None:
+            sink.deliver(message)
+        else:
+            self.refuse(message, f"Toolwire does not grant {message.method}")
+
+    def _sink(self, params: bytes) -> Sink | None:
+        route = wire.decode(wire.Route, params)
+        return self._sinks.get(route.thread_id) if route is not None else None
+
+    def _hear(self, data: bytes) -> None:
+        for line in _ANSI.sub("", data.decode("utf-8", "replace")).splitlines():
+            if line.strip():
+                self._tail.append(_STAMP.sub("", line.strip())[:TAIL_CHARACTERS])
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1 and self.failure is None:  # without its voice the process is of no use, even if it lives
+            self._signal(signal.SIGTERM)
+
+    def process_exited(self) -> None:
+        self._signal(signal.SIGKILL)
+        assert self._transport is not None
+        code = self._transport.get_returncode() or 0
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        said = f" It said: {self.said}" if self.said else ""
+        self.failure = Failure("backend_unavailable", f"Codex {how}.{said}")
+        self._exited.set()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ToolwireError.of(self.failure))
+        for sink in list(self._sinks.values()):
+            sink.lost(self.failure)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it."""
+    try:
+        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return [pid]
+    return [pid, *(one for child in below for one in _family(int(child)))]
+
+
+def _rss_pages(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
