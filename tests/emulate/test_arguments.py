@@ -103,6 +103,9 @@ def test_lone_surrogate_escapes_stay_escapes() -> None:
     text = r'{\"a\": \"\ud800x\"}"'
     assert one.run(text, 0) == len(text)
     assert one.take() == '{"a": "\\ud800x"}' and not one.bad
+    two = StringFlow()
+    two.run(r'\udc00\udc00\ud83d"', 0)
+    assert two.take() == r"\udc00\udc00\ud83d" and two.bad
 
 
 def test_a_string_that_holds_no_json_is_told() -> None:

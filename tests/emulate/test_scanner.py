@@ -329,6 +329,10 @@ def test_a_header_beyond_its_limit_is_text() -> None:
 def test_calls_beyond_their_limit_are_text() -> None:
     text, calls = both(BLOCK * 3, limits=Limits(calls=2))
     assert len(calls) == 2 and text == BLOCK
+    several = '<tool_call>{"name": "write"}{"name": "write"}{"name": "write"}</tool_call>'
+    text, calls = both(several, limits=Limits(calls=2))
+    assert len(calls) == 2 and text == '{"name": "write"}</tool_call>'
+    assert len(both("<function=write></function><function=write></function>", limits=Limits(calls=1))[1]) == 1
 
 
 def test_strict_tools_are_held_and_checked() -> None:

@@ -30,6 +30,8 @@ class Capabilities:
     custom_tools: bool = False
     schema: bool = False
     images: bool = False
+    image_urls: bool = True
+    """False: images by URL must come inline; the gateway fetches them."""
     prefill: bool = False
     reasoning: bool = False
     usage: bool = True

@@ -389,9 +389,11 @@ class StringFlow:
         if 0xDC00 <= code <= 0xDFFF and self._high:
             high, self._high = int(self._high[2:], 16), ""
             self._pass(chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00)))
-        elif 0xD800 <= code <= 0xDFFF:
+        elif 0xD800 <= code <= 0xDBFF:
             self._pass("")
-            self._high = f"\\u{code:04x}"  # alone it stays an escape: inside JSON the two spellings mean the same
+            self._high = f"\\u{code:04x}"
+        elif 0xDC00 <= code <= 0xDFFF:
+            self._pass(f"\\u{code:04x}")  # alone it stays an escape: inside JSON the two spellings mean the same
         else:
             self._pass(chr(code))
 

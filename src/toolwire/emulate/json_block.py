@@ -32,7 +32,7 @@ def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
     calls = 0
     while True:
         char = yield from peek(scan)
-        if char == "{":
+        if char == "{" and not (calls and scan.full):
             if not (yield from envelope_call(scan, block)):
                 return False
             calls += 1

@@ -191,6 +191,11 @@ class ToolCallParser:
         self._spilled = 0
 
     @property
+    def full(self) -> bool:
+        """No further call may be made."""
+        return self._count >= self._limits.calls
+
+    @property
     def started(self) -> bool:
         """Whether a candidate is open whose text may still go back."""
         return self._start >= 0
@@ -234,7 +239,7 @@ class ToolCallParser:
                 self._say(found.group()[0])
 
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
-        if self._count >= self._limits.calls or (opener.line_start and not self._fence.line_start):
+        if self.full or (opener.line_start and not self._fence.line_start):
             return False
         return not dialect.recovery or not (self._fence.inside or self._fence.last == "`")
 

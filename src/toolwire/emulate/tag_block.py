@@ -32,7 +32,7 @@ def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
             scan.position += len(text)
             return True
         found = block.call_tag.fullmatch(text)
-        if found is None:
+        if found is None or (calls and scan.full):
             return False
         scan.position += len(text)
         if not (yield from tag_call(scan, block, found.group(1))):

@@ -28,6 +28,7 @@ from toolwire.events import CallBegin, Failure, Finish, Usage
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer, open_answer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
+from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan, make_plan
@@ -101,6 +102,7 @@ class Gateway:
         self.settings = settings
         self.store = store
         self.parking = Parking(settings.parked)
+        self.images = ImageFetcher()
         self.models: Mapping[str, Backend] = backends or {
             model.id: registry.build(model.id, model.backend, model.options) for model in settings.models
         }
@@ -137,6 +139,8 @@ class Gateway:
             run.turn = turn = await self._decode(api, body, caller)
             backend = self._backend(turn.model)
             await backend.prepare()
+            if not backend.capabilities.image_urls:
+                run.turn = turn = await self.images.inline(turn)
             run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
             if backend.strategy == "parked" and isinstance(turn.items[-1] if turn.items else None, Result):
                 run.claim = self.parking.claim(turn, caller.key_id)

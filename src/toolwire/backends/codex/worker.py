@@ -84,7 +84,6 @@ class Worker(asyncio.SubprocessProtocol):
             )
         except OSError as error:
             raise ToolwireError("backend_unavailable", f"Codex could not be started: {error.strerror or error}") from error
-        self._transport = transport
         stdin = transport.get_pipe_transport(0)
         assert isinstance(stdin, asyncio.WriteTransport)
         self._stdin = stdin
@@ -219,6 +218,10 @@ class Worker(asyncio.SubprocessProtocol):
 
     # --- what the process says -----------------------------------------------------------------------------------------------------------------
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
         if fd == 2:
@@ -276,10 +279,10 @@ class Worker(asyncio.SubprocessProtocol):
 
 def _family(pid: int) -> list[int]:
     """A process and all below it."""
-    try:
-        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return [pid]
+    below: list[str] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            below += task.read_text().split()
     return [pid, *(one for child in below for one in _family(int(child)))]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from types import SimpleNamespace
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -120,18 +120,16 @@ class OpenAIBackend:
         return self._pool.session
 
     async def _post(self, body: bytes) -> aiohttp.ClientResponse:
-        trace = SimpleNamespace(reused=False)
+        _fresh.set(False)
         try:
-            return await self._send(body, trace)
+            return await self._send(body)
         except _STALE:
-            if not trace.reused:
+            if _fresh.get():
                 raise
-        return await self._send(body, SimpleNamespace(reused=False))
+        return await self._send(body)
 
-    async def _send(self, body: bytes, trace: SimpleNamespace) -> aiohttp.ClientResponse:
-        return await self._session().post(
-            self._chat_url, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False, trace_request_ctx=trace
-        )
+    async def _send(self, body: bytes) -> aiohttp.ClientResponse:
+        return await self._session().post(self._chat_url, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False)
 
     async def _refused(self, response: aiohttp.ClientResponse) -> Failure:
         try:
@@ -186,19 +184,26 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
 # --- the pool ----------------------------------------------------------------------------------------------------------------------------------
 
 
+_fresh: ContextVar[bool] = ContextVar("_fresh", default=False)
+"""Whether the running request's connection was made for it. Only a pooled one may have been closed behind our back."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    async def _create_connection(self, *given: Any, **named: Any) -> Any:
+        _fresh.set(True)
+        return await super()._create_connection(*given, **named)
+
+
 class _Pool:
     """The connections of one event loop. It closes with the last model that uses it."""
 
     def __init__(self, proxy_from_env: bool) -> None:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_mark_reused)
         self.loop = asyncio.get_running_loop()
         self.users: set[OpenAIBackend] = set()
         self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            connector=_Connector(limit=0, keepalive_timeout=60),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=proxy_from_env,
-            trace_configs=[trace],
         )
 
     def usable(self) -> bool:
@@ -219,7 +224,3 @@ def _pool(proxy_from_env: bool) -> _Pool:
     if pool is None or pool.session.closed:
         pool = pools[proxy_from_env] = _Pool(proxy_from_env)
     return pool
-
-
-async def _mark_reused(session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams) -> None:
-    context.trace_request_ctx.reused = True

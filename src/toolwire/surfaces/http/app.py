@@ -25,7 +25,7 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.ids import random_id
 from toolwire.surfaces.http import health
 from toolwire.surfaces.http.auth import Gate, HeaderList, Headers
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, encode_json
 from toolwire.surfaces.http.keepalive import KeepAlive
 from toolwire.surfaces.http.metrics import Metrics
 from toolwire.surfaces.http.models import Models
@@ -294,4 +294,4 @@ def log_turn(summary: TurnSummary) -> None:
         "dropped": dict(summary.dropped),
         "report": summary.report,
     }
-    access.info("%s", json.dumps(line))
+    access.info(encode_json(line).decode())

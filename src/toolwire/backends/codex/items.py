@@ -1,0 +1,148 @@
+"""A `Turn` as Codex takes it: raw Responses items, dynamic tools, an output schema. Pure.
+
+Codex drops items with the role `system` without a word, so they become `developer`. What it can not pass on is refused here, with a clear error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolwire.emulate.prompt import output_prompt
+from toolwire.errors import ToolwireError
+from toolwire.turn import Call, ImagePart, Item, Message, OutputFormat, Part, Reasoning, Result, TextPart, ToolChoice, ToolSpec, Turn
+
+Json = dict[str, Any]
+_ROLES = {"system": "developer", "developer": "developer", "user": "user", "assistant": "assistant"}
+
+
+def history(turn: Turn, extra: Iterable[str] = ()) -> list[Json]:
+    """The whole conversation; `extra` are our own words to the model, at its end."""
+    out = [_message("developer", [_text("developer", turn.instructions)])] if turn.instructions else []
+    out += [entry for item in turn.items for entry in item_json(item)]
+    return [*out, *(_message("developer", [_text("developer", words)]) for words in extra if words)]
+
+
+def item_json(item: Item) -> list[Json]:
+    if isinstance(item, Message):
+        role = _ROLES[item.role]
+        parts = [_part(role, part) for part in item.parts]
+        if item.refusal:
+            parts.append(_text(role, item.refusal))
+        return [_message(role, parts)] if parts else []
+    if isinstance(item, Call):
+        return [{"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": item.arguments or "{}"}]
+    if isinstance(item, Result):
+        return [{"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}]
+    return _reasoning(item)
+
+
+def _reasoning(item: Reasoning) -> list[Json]:
+    """Only what the provider sealed itself means something to it."""
+    if item.encrypted is None:
+        return []
+    summary = [{"type": "summary_text", "text": text} for text in item.summary]
+    return [{"type": "reasoning", "summary": summary, "encrypted_content": item.encrypted, **({"id": item.id} if item.id else {})}]
+
+
+def _message(role: str, content: list[Json]) -> Json:
+    return {"type": "message", "role": role, "content": content}
+
+
+def _text(role: str, text: str) -> Json:
+    return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+
+
+def _part(role: str, part: Part) -> Json:
+    if isinstance(part, TextPart):
+        return _text(role, part.text)
+    if isinstance(part, ImagePart):
+        return {"type": "input_image", "image_url": image_url(part), **({"detail": part.detail} if part.detail else {})}
+    raise ToolwireError("unsupported_value", f"Codex can not take content of the type {part.kind!r}: text and images only.")
+
+
+def image_url(part: ImagePart) -> str:
+    """The image as a data: URL; Codex fetches nothing."""
+    if part.url is None or not part.url.startswith("data:"):
+        raise ToolwireError("unsupported_value", "Codex takes images as data: URLs only; send the image itself, base64-encoded.")
+    return part.url
+
+
+def _output(parts: tuple[Part, ...]) -> str | list[Json]:
+    """One text is a string, which every model knows; more are parts."""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return parts[0].text
+    return [_part("user", part) for part in parts] or ""
+
+
+def answer_json(result: Result | None) -> Json:
+    """The answer to item/tool/call."""
+    if result is None:
+        return {"contentItems": [{"type": "inputText", "text": "The tool call was not answered."}], "success": False}
+    items: list[Json] = []
+    for part in result.parts or (TextPart(""),):
+        if isinstance(part, TextPart):
+            items.append({"type": "inputText", "text": part.text})
+        elif isinstance(part, ImagePart):
+            items.append({"type": "inputImage", "imageUrl": image_url(part)})
+        else:
+            raise ToolwireError("unsupported_value", f"Codex can not take a tool result of the type {part.kind!r}: text and images only.")
+    return {"contentItems": items, "success": True}
+
+
+# --- tools -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def offered(turn: Turn) -> tuple[ToolSpec, ...]:
+    """The tools that may be called in this turn: Codex knows no tool_choice, so it is told of no others."""
+    choice = turn.tool_choice
+    if choice.mode == "none":
+        return ()
+    names = (choice.name,) if choice.name else choice.allowed
+    return turn.tools if names is None else tuple(tool for tool in turn.tools if tool.name in names)
+
+
+def tool_json(tool: ToolSpec) -> Json:
+    schema = dict(tool.parameters) if tool.parameters.get("type") == "object" else {"properties": {}, **tool.parameters, "type": "object"}
+    return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}
+
+
+def demand(choice: ToolChoice) -> str:
+    """What stands in for `tool_choice: required`."""
+    if choice.mode != "required":
+        return ""
+    return f"You must call the tool {choice.name} now." if choice.name else "You must call at least one of your tools now."
+
+
+def correction(choice: ToolChoice) -> str:
+    what = f"the tool {choice.name}" if choice.name else "one of your tools"
+    return f"You did not call a tool, but a call is required. Call {what} now."
+
+
+# --- the form of the answer ----------------------------------------------------------------------------------------------------------------------
+
+
+def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
+    """The schema that the provider can be held to. Codex always asks for it strictly, which providers refuse for a schema with open objects."""
+    if output.type != "json_schema" or output.schema is None:
+        return None
+    return output.schema if output.strict or _closed(output.schema) else None
+
+
+def output_words(output: OutputFormat) -> str:
+    """What the model is told where it can not be held to a schema."""
+    return "" if output.type == "text" or output_schema(output) is not None else output_prompt(output)
+
+
+def _closed(schema: Any) -> bool:
+    """Whether every object lists all its keys as required and takes no others."""
+    if isinstance(schema, list):
+        return all(map(_closed, schema))
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, Mapping):
+        names = set(properties) if isinstance(properties, Mapping) else set()
+        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != names:
+            return False
+    return all(map(_closed, schema.values()))
