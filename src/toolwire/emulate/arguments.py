@@ -75,13 +75,17 @@ class JsonFlow:
 
     def take(self) -> str:
         """The strict JSON made since the last take."""
-        text = "".join(self.out)
+        text = self.out[0] if len(self.out) == 1 else "".join(self.out)
         self.out.clear()
         return text
 
     def run(self, buffer: str, position: int) -> int:
         """Consumes as much of `buffer` from `position` as it can; stops behind the value, or at the character that no mending explains."""
         end = len(buffer)
+        if self.state == STRING and self._quote == '"' and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
+            if position < end:
+                self.out.append(buffer[position:] if position else buffer)
+            return end  # amid a long string: nearly every piece
         self._mark = position
         while position < end:
             state = self.state

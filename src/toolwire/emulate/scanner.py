@@ -24,7 +24,7 @@ from typing import Any, Literal
 from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener, TagBlock, select
 from toolwire.emulate.fence import FenceTracker
 from toolwire.emulate.json_block import json_block
-from toolwire.emulate.reading import peek
+from toolwire.emulate.reading import LONGEST, peek
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.tag_block import tag_block
 from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text
@@ -84,6 +84,7 @@ class ToolCallParser:
         self.unknown: list[str] = []
         self._validated = arguments == "validated"
         self._limits = limits or Limits()
+        self._small = self._limits.header - 2 * LONGEST  # so short a piece can not take a candidate over its limit unseen
         self._unknown_tool = unknown_tool
         self._check = check
         self._openers = _openers(select(dialects), nonce)
@@ -122,6 +123,10 @@ class ToolCallParser:
                 return []
             self._fence.feed(text)
             return [Text(text)]
+        if self._start < 0 and len(text) <= self._small:
+            self._push(text)
+            out, self._out = self._out, []
+            return out
         while text:
             room = self._room()
             if room == 0:
@@ -148,6 +153,12 @@ class ToolCallParser:
 
     def _push(self, text: str) -> None:
         cut = self.position
+        if self._start < 0 and cut == len(self.buffer):
+            self.buffer = text
+            self.position = 0
+            self._idle = False
+            next(self._machine)  # type: ignore[arg-type]
+            return
         if self._start >= 0:
             if cut - self._start > RESCAN:
                 self._spill.append(self.buffer[self._start : cut])

@@ -63,6 +63,8 @@ class Worker(asyncio.SubprocessProtocol):
         self.failure: Failure | None = None
         self.threads = 0
         """How many threads this process has begun."""
+        self.logged_in = False
+        """Whether a login was seen; asked again until it was."""
         self._peer = Peer()
         self._waiting: dict[int | str, asyncio.Future[Response]] = {}
         self._sinks: dict[str, Sink] = {}

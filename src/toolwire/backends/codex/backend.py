@@ -1,0 +1,122 @@
+"""Codex as a backend: the real `codex app-server`, on the person's own login or another Responses provider.
+
+How tools are served depends on the installed version, which `prepare` finds out: nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from os.path import expanduser
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.codex.dynamic import DynamicRun
+from toolwire.backends.codex.home import Home, prepare_home
+from toolwire.backends.codex.login import require_login
+from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.codex.pool import Pool
+from toolwire.backends.codex.text import run_text
+from toolwire.backends.codex.thread import Thread
+from toolwire.backends.codex.version import Features
+from toolwire.errors import ToolwireError
+from toolwire.turn import Turn
+
+FIELDS = frozenset({"reasoning_effort", "reasoning", "response_format", "text"})
+_TEXT_ONLY = Capabilities(schema=True, images=True, reasoning=True, fields=FIELDS)
+_NATIVE = replace(_TEXT_ONLY, tools=True, tool_choice=True, parallel=True)
+STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emulated": "emulated"}
+
+
+def strategy_of(options: CodexOptions, features: Features) -> Strategy:
+    """The best that both the version and the options allow."""
+    return STRATEGIES[options.tools] if features.native_tools else "emulated"
+
+
+class CodexBackend:
+    """One configured model. `open` is for the strategy `parked`; `run` serves all of them."""
+
+    def __init__(self, id: str, options: CodexOptions | None = None) -> None:
+        self.id = id
+        self.options = options or CodexOptions()
+        self._home: Home | None = None
+        self._pool: Pool | None = None
+        self._preparing = asyncio.Lock()
+
+    @property
+    def strategy(self) -> Strategy:
+        return strategy_of(self.options, self._home.features) if self._home is not None else STRATEGIES[self.options.tools]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _TEXT_ONLY if self.strategy == "emulated" else _NATIVE
+
+    @property
+    def home(self) -> Home | None:
+        return self._home
+
+    @property
+    def pool(self) -> Pool | None:
+        return self._pool
+
+    async def prepare(self) -> None:
+        """Finds the version and writes the home; processes start with the first turn."""
+        if self._pool is not None:
+            return
+        async with self._preparing:
+            if self._pool is None:
+                self._home = await prepare_home(self.options)
+                self._pool = Pool(self.options, self._home)
+
+    async def ready(self) -> bool:
+        if self._pool is not None and self._pool.workers:
+            return True
+        return shutil.which(expanduser(self.options.bin)) is not None
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    def open(self, turn: Turn) -> DynamicRun:
+        """A run that can be parked. `prepare` comes first."""
+        home = self._prepared()
+        if not home.features.native_tools:
+            raise ToolwireError("backend", f"Codex {home.version} has no tools that could be parked.")
+        return DynamicRun(turn, self.options, home.features, str(home.cwd), self._thread)
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        await self.prepare()
+        home = self._prepared()
+        if not home.features.native_tools:
+            async with aclosing(run_text(turn, self.options, home.features, str(home.cwd), self._thread)) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        live = self.open(turn)
+        try:
+            async with aclosing(live.segment()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            await live.cancel()
+
+    def _prepared(self) -> Home:
+        if self._home is None:
+            raise ToolwireError("backend_unavailable", "Codex is not prepared yet.")
+        return self._home
+
+    async def _thread(self) -> Thread:
+        """A place for one thread, on a worker that is logged in."""
+        await self.prepare()
+        assert self._pool is not None
+        lease = await self._pool.lease()
+        try:
+            if self.options.provider is None:
+                await require_login(lease.worker)
+        except BaseException:
+            lease.release(False)
+            raise
+        return Thread(lease)

@@ -1,0 +1,203 @@
+"""A run on a Codex that has the client's tools natively (0.121 and later): it can hold its calls open between two HTTP requests.
+
+The thread starts bare: the turn's items are injected as they are, and the turn begins without an input of its own. What Codex can not be told
+(`tool_choice`) is done by what it is told of: no tools, only these tools, one more attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from toolwire.backends.base import Batch
+from toolwire.backends.codex import items
+from toolwire.backends.codex.login import explained
+from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.codex.reading import Reader
+from toolwire.backends.codex.thread import Thread
+from toolwire.backends.codex.version import Features
+from toolwire.errors import ToolwireError
+from toolwire.events import CallBegin, Dropped, Event, Failure, Finish, Text
+from toolwire.turn import Result, Turn
+
+OpenThread = Callable[[], Awaitable[Thread]]
+REFUSED = {
+    "contentItems": [{"type": "inputText", "text": "This call was not made: ask for it again, alone, if it is still needed."}],
+    "success": False,
+}
+
+
+def thread_params(options: CodexOptions, cwd: str, features: Features) -> dict[str, Any]:
+    """What every thread starts with: nothing of Codex's own."""
+    params: dict[str, Any] = {"baseInstructions": "", "approvalPolicy": "never", "sandbox": "read-only", "cwd": cwd}
+    if options.model:
+        params["model"] = options.model
+    if features.ephemeral:
+        params["ephemeral"] = True
+    return params
+
+
+def turn_params(turn: Turn, options: CodexOptions) -> dict[str, Any]:
+    params: dict[str, Any] = {"input": []}
+    effort = turn.sampling.effort or options.effort
+    if effort:
+        params["effort"] = effort
+    if turn.sampling.summary:
+        params["summary"] = turn.sampling.summary
+    schema = items.output_schema(turn.output)
+    if schema is not None:
+        params["outputSchema"] = schema
+    return params
+
+
+class DynamicRun:
+    """A `LiveRun`. Nothing is asked of Codex before the first segment is read."""
+
+    def __init__(self, turn: Turn, options: CodexOptions, features: Features, cwd: str, open_thread: OpenThread) -> None:
+        self._turn = turn
+        self._options = options
+        self._features = features
+        self._cwd = cwd
+        self._open_thread = open_thread
+        self._tools = items.offered(turn)
+        self._reader = Reader(frozenset(tool.name for tool in self._tools), turn.parallel)
+        self._thread: Thread | None = None
+        self._required = turn.tool_choice.mode == "required" and bool(self._tools)
+        self._corrected = False
+        self._over = False
+        self._pending: tuple[str, ...] = ()
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        return self._pending
+
+    async def segment(self) -> AsyncGenerator[Batch, None]:
+        """One response, up to its calls or to the end of the turn."""
+        if self._over or self._pending:
+            raise ToolwireError("conflict", "The run is over, or its calls are not answered yet.")
+        end: Event | None = None
+        try:
+            if self._thread is None:
+                await self._start()
+            async with aclosing(self._batches()) as batches:
+                async for batch in batches:
+                    last = batch[-1]
+                    if isinstance(last, Finish | Failure):
+                        end = last
+                        if not self._pending:
+                            await self._close(served=True)
+                    yield batch
+        except ToolwireError as error:
+            failure = error.failure
+            if self._thread is not None and self._thread.turn_id and failure.kind == "backend_unavailable":
+                failure = Failure("backend_cut", failure.message)
+            await self._close(served=False)
+            if end is None:
+                yield [failure]
+
+    async def answer(self, results: Mapping[str, Result]) -> None:
+        """Hands the waiting calls their results, in whatever order Codex asks for them."""
+        answers = {call_id: items.answer_json(results.get(call_id)) for call_id in self._pending}
+        self._pending = ()
+        assert self._thread is not None
+        self._reader.begin()
+        for call_id, answer in answers.items():
+            self._thread.answer(call_id, answer)
+
+    async def cancel(self) -> None:
+        self._pending = ()
+        await self._close(served=True)
+
+    # --- inside --------------------------------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        extra = (items.output_words(self._turn.output), items.demand(self._turn.tool_choice) if self._required else "")
+        injected = items.history(self._turn, extra)
+        begin = turn_params(self._turn, self._options)
+        params = {**thread_params(self._options, self._cwd, self._features), "experimentalRawEvents": True, "environments": []}
+        if self._tools:
+            params["dynamicTools"] = [items.tool_json(tool) for tool in self._tools]
+        self._thread = thread = await self._open_thread()
+        await thread.start("thread/start", params)
+        if injected:
+            await thread.inject(injected)
+        await self._begin(begin)
+
+    async def _begin(self, params: Mapping[str, Any]) -> None:
+        assert self._thread is not None
+        self._reader.turn_id = ""
+        await self._thread.begin(params)
+        self._reader.turn_id = self._thread.turn_id
+
+    async def _batches(self) -> AsyncGenerator[Batch, None]:
+        held: Batch = []  # text that waits for a call that must come
+        while True:
+            batch = await self._read()
+            end = batch[-1] if batch and isinstance(batch[-1], Finish | Failure) else None
+            if not self._required:
+                if batch:
+                    yield batch
+            elif any(isinstance(event, CallBegin) for event in batch):
+                self._required = False
+                yield [*held, *batch]
+                held = []
+            elif end == Finish("stop"):
+                if self._corrected:
+                    yield [*self._reader.usage(), self._no_call()]
+                    return
+                self._corrected = True
+                yield [Dropped("retry", max(1, sum(len(event.text) for event in held if isinstance(event, Text))))]
+                held = []
+                self._reader.ended, self._reader.complete = None, False
+                words = items.correction(self._turn.tool_choice)
+                await self._begin({**turn_params(self._turn, self._options), "input": [{"type": "text", "text": words}]})
+                continue
+            elif end is not None:  # cut, filtered or failed: what there is, is the answer
+                yield [*held, *batch] if isinstance(end, Finish) else batch
+            else:
+                held += batch
+            if end is not None:
+                return
+
+    async def _read(self) -> Batch:
+        """What is there now; the end with it, once it is known."""
+        thread, reader = self._thread, self._reader
+        assert thread is not None
+        batch: Batch = []
+        while not batch or thread.waiting():
+            settling = bool(reader.calls) and not self._features.response_mark
+            try:
+                message = await thread.receive(self._options.settle_ms / 1000 if settling else self._options.timeout_s)
+            except TimeoutError:
+                if settling:
+                    return [*batch, *self._calls_end()]
+                raise ToolwireError("timeout", f"Codex was silent for {self._options.timeout_s:g} s.") from None
+            batch += reader.feed(message)
+            while reader.refused:
+                thread.answer(reader.refused.pop(), REFUSED)
+            if reader.ended is not None:
+                thread.completed()
+                reader.calls.clear()
+                if isinstance(reader.ended, Failure):
+                    reader.ended = await explained(reader.ended, thread.worker, self._options)
+                return [*batch, *reader.usage(), reader.ended]
+            if reader.complete:
+                reader.complete = False
+                if reader.calls and self._features.response_mark:
+                    return [*batch, *self._calls_end()]
+        return batch
+
+    def _calls_end(self) -> Batch:
+        self._pending = tuple(self._reader.calls)
+        return [*self._reader.usage(), Finish("tool_calls")]
+
+    def _no_call(self) -> Failure:
+        wanted = f"the tool '{self._turn.tool_choice.name}'" if self._turn.tool_choice.name else "a tool"
+        words = f"tool_choice requires a call, but the model did not call {wanted}, also when asked again."
+        return Failure("no_tool_call", words, param="tool_choice")
+
+    async def _close(self, served: bool) -> None:
+        self._over = True
+        if self._thread is not None:
+            await self._thread.end(served)

@@ -1,0 +1,159 @@
+"""Codex's notifications of a thread → events. Pure: the run decides what an end means.
+
+- Text comes from the message's deltas, calls from the raw items: in model order, with their arguments verbatim.
+- Only calls that Codex will ask for are calls: to a declared tool, with JSON arguments. Codex answers all others itself and lets the model go on; they
+  are counted as dropped.
+- Tokens are counted by the response's own usage where Codex tells it, else by the differences of the thread's totals, which it repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from toolwire.backends.codex import wire
+from toolwire.backends.codex.failures import end_of
+from toolwire.backends.codex.rpc import Notification
+from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought, Usage
+
+BETWEEN = "\n\n"
+"""Between two messages of one answer, and between the parts of a summary."""
+
+
+class Reader:
+    """`feed` gives the events of one notification. `ended`: the turn is over, and how. `complete`: Codex said that the model's response is."""
+
+    def __init__(self, tools: frozenset[str] = frozenset(), parallel: bool = True) -> None:
+        self._tools = tools
+        self._parallel = parallel
+        self._total = wire.Tokens()
+        self._before = wire.Tokens()
+        self._error: wire.TurnError | None = None
+        self.turn_id = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """A new answer of ours begins, on the same thread."""
+        self._item = ""
+        self._summary: tuple[str, int] | None = None
+        self._spoke = False
+        self._index = 0
+        self._before = self._total
+        self.calls: list[str] = []
+        """The calls of this answer that wait, in model order."""
+        self.refused: list[str] = []
+        """Calls that must not wait: Codex was not expected to ask for them, or they came beside another one that may stand alone."""
+        self.complete = False
+        self.ended: Finish | Failure | None = None
+
+    def feed(self, message: Notification) -> list[Event]:
+        kind = wire.NEWS.get(message.method)
+        news = wire.decode(kind, message.params) if kind is not None else None
+        return self._read[message.method](self, news) if news is not None else []
+
+    def usage(self) -> list[Event]:
+        """The tokens of this answer so far, where they are known."""
+        if self._total == self._before:
+            return []
+        found: Usage = wire.difference(self._total, self._before)
+        return [found]
+
+    # --- by method -----------------------------------------------------------------------------------------------------------------------------
+
+    def _text(self, news: wire.Delta) -> list[Event]:
+        if not news.delta:
+            return []
+        start = BETWEEN if self._spoke and news.item_id != self._item else ""
+        self._item, self._spoke = news.item_id, True
+        return [Text(start + news.delta)]
+
+    def _summarized(self, news: wire.Delta) -> list[Event]:
+        if not news.delta:
+            return []
+        part = (news.item_id, news.summary_index)
+        start = BETWEEN if self._summary not in (None, part) else ""
+        self._summary = part
+        return [Thought(start + news.delta, summary=True)]
+
+    def _thought(self, news: wire.Delta) -> list[Event]:
+        return [Thought(news.delta)] if news.delta else []
+
+    def _raw_item(self, news: wire.RawItemNews) -> list[Event]:
+        item = news.item
+        if item.type not in ("function_call", "custom_tool_call") or not self.turn_id or news.turn_id != self.turn_id:
+            return []
+        if item.type != "function_call" or item.name not in self._tools or not is_json(item.arguments):
+            self.refused.append(item.call_id)
+            return [Dropped("unknown")]
+        if self.calls and not self._parallel:
+            self.refused.append(item.call_id)
+            return [Dropped("parallel")]
+        index, self._index = self._index, self._index + 1
+        self.calls.append(item.call_id)
+        return [CallBegin(index, item.name, item.call_id), CallArgs(index, item.arguments), CallEnd(index)]
+
+    def _raw_response(self, news: wire.RawResponseNews) -> list[Event]:
+        if news.turn_id == self.turn_id:
+            self.complete = True
+            if news.usage is not None:
+                self._total = _sum(self._total, news.usage)
+        return []
+
+    def _tokens(self, news: wire.TokenNews) -> list[Event]:
+        total = news.token_usage.total
+        if total.input_tokens + total.output_tokens > self._total.input_tokens + self._total.output_tokens:
+            self._total = total
+        return []
+
+    def _started(self, news: wire.TurnNews) -> list[Event]:
+        self.turn_id = news.turn.id
+        return []
+
+    def _failed(self, news: wire.ErrorNews) -> list[Event]:
+        if not news.will_retry:
+            self._error = news.error
+        return []
+
+    def _completed(self, news: wire.TurnNews) -> list[Event]:
+        turn = news.turn
+        if self.turn_id and turn.id != self.turn_id:
+            return []
+        error = turn.error or self._error
+        if turn.status == "completed":
+            self.ended = Finish("stop")
+        elif turn.status == "interrupted":
+            self.ended = Failure("backend_cut", "Codex interrupted the turn.")
+        else:
+            self.ended = end_of(error or wire.TurnError())
+        return []
+
+    _read: dict[str, Callable[[Reader, Any], list[Event]]] = {  # noqa: RUF012
+        "item/agentMessage/delta": _text,
+        "item/reasoning/summaryTextDelta": _summarized,
+        "item/reasoning/textDelta": _thought,
+        "rawResponseItem/completed": _raw_item,
+        "rawResponse/completed": _raw_response,
+        "thread/tokenUsage/updated": _tokens,
+        "turn/started": _started,
+        "turn/completed": _completed,
+        "error": _failed,
+    }
+
+
+def is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def _sum(one: wire.Tokens, other: wire.Tokens) -> wire.Tokens:
+    return wire.Tokens(
+        one.input_tokens + other.input_tokens,
+        one.cached_input_tokens + other.cached_input_tokens,
+        one.output_tokens + other.output_tokens,
+        one.reasoning_output_tokens + other.reasoning_output_tokens,
+    )

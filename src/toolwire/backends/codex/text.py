@@ -1,0 +1,113 @@
+"""A run on a Codex without tools of the client's own (before 0.121): text in, text out; the pipeline emulates the tools.
+
+The system text goes into `developerInstructions` (the base instructions stay empty), the history into the thread as items, the last user message is
+the turn's input. Where a version does not take a history, it is told in the input's text.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from toolwire.backends.base import Batch
+from toolwire.backends.codex import items
+from toolwire.backends.codex.dynamic import thread_params, turn_params
+from toolwire.backends.codex.login import explained
+from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.codex.reading import Reader
+from toolwire.backends.codex.thread import Thread
+from toolwire.backends.codex.version import Features
+from toolwire.backends.codex.worker import RequestError
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+from toolwire.turn import ImagePart, Item, Message, TextPart, Turn
+
+GO_ON = "Go on."
+_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
+
+
+def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[dict[str, Any]]]:
+    """The system text, the history, and the input."""
+    rest = list(turn.items)
+    words = [turn.instructions] if turn.instructions else []
+    while rest and isinstance(first := rest[0], Message) and first.role in ("system", "developer"):
+        words.append(_words(first))
+        rest.pop(0)
+    last = rest[-1] if rest else None
+    if isinstance(last, Message) and last.role == "user":
+        return _joined(words, turn), tuple(rest[:-1]), [_input(part) for part in last.parts]
+    return _joined(words, turn), tuple(rest), [{"type": "text", "text": GO_ON}]
+
+
+def as_text(history: tuple[Item, ...]) -> str:
+    """The history for a Codex that takes none."""
+    told = [f"{_NAMES[item.role]}: {_words(item)}" for item in history if isinstance(item, Message)]
+    return "The conversation so far:\n\n" + "\n\n".join(told) + "\n\nThe person's next message follows."
+
+
+def _joined(words: list[str], turn: Turn) -> str:
+    return "\n\n".join(filter(None, [*words, items.output_words(turn.output)]))
+
+
+def _words(message: Message) -> str:
+    return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def _input(part: Any) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ImagePart):
+        return {"type": "image", "url": items.image_url(part)}
+    raise ToolwireError("unsupported_value", f"Codex can not take content of the type {part.kind!r}: text and images only.")
+
+
+async def run_text(
+    turn: Turn, options: CodexOptions, features: Features, cwd: str, open_thread: Callable[[], Awaitable[Thread]]
+) -> AsyncGenerator[Batch, None]:
+    """Runs the turn; ends with `Finish` or `Failure`. Closing it interrupts the turn."""
+    system, history, words = split(turn)
+    before = [entry for item in history for entry in items.item_json(item)]
+    params = {**thread_params(options, cwd, features), **({"developerInstructions": system} if system else {})}
+    begin = turn_params(turn, options)
+    reader = Reader()
+    thread: Thread | None = None
+    try:
+        thread = await open_thread()
+        if before:
+            try:
+                await thread.start("thread/resume", {"threadId": str(uuid.uuid4()), "history": before, **params})
+            except RequestError:
+                words = [{"type": "text", "text": as_text(history)}, *words]
+                before = []
+        if not before:
+            await thread.start("thread/start", params)
+        await thread.begin({**begin, "input": words})
+        while reader.ended is None:
+            batch = await _read(thread, reader, options)
+            if batch:
+                yield batch
+    except ToolwireError as error:
+        failure = error.failure
+        if thread is not None and thread.turn_id and failure.kind == "backend_unavailable":
+            failure = Failure("backend_cut", failure.message)
+        yield [failure]
+    finally:
+        if thread is not None:
+            await thread.end(served=reader.ended is not None)
+
+
+async def _read(thread: Thread, reader: Reader, options: CodexOptions) -> Batch:
+    """What is there now; the end with it, once it is known."""
+    batch: Batch = []
+    while not batch or thread.waiting():
+        try:
+            message = await thread.receive(options.timeout_s)
+        except TimeoutError:
+            raise ToolwireError("timeout", f"Codex was silent for {options.timeout_s:g} s.") from None
+        batch += reader.feed(message)
+        if reader.ended is not None:
+            thread.completed()
+            end = await explained(reader.ended, thread.worker, options) if isinstance(reader.ended, Failure) else reader.ended
+            return [*batch, *reader.usage(), end]
+    return batch

@@ -1,0 +1,147 @@
+"""One Codex thread: its messages in order, its tool calls and their answers, and its end.
+
+A thread serves one conversation turn and is never used again after an interruption: Codex keeps traces of one in the history. A tool call may be
+asked for before or after its answer is known; both orders are served, also while nobody reads the thread's messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from toolwire.backends.codex import wire
+from toolwire.backends.codex.pool import Lease
+from toolwire.backends.codex.rpc import Notification, ServerRequest
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+
+STOP_S = 5.0
+
+
+class Thread:
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self.worker = lease.worker
+        self.id = ""
+        self.turn_id = ""
+        self._path: str | None = None
+        self._inbox: deque[Notification] = deque()
+        self._news = asyncio.Event()
+        self._failure: Failure | None = None
+        self._asked: dict[str, ServerRequest] = {}
+        self._answers: dict[str, Mapping[str, Any]] = {}
+        self._beginning: asyncio.Task[bytes] | None = None
+        self._running = False
+        self._over: asyncio.Task[None] | None = None
+
+    # --- asking --------------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self, method: str, params: Mapping[str, Any]) -> None:
+        """By thread/start or thread/resume."""
+        started = wire.decode(wire.ThreadStarted, await self.worker.request(method, params))
+        if started is None:
+            raise ToolwireError("backend", f"Codex answered {method} in a way that Toolwire does not know.")
+        self.id, self._path = started.thread.id, started.thread.path
+        self.worker.attach(self.id, self)
+
+    async def inject(self, items: list[dict[str, Any]]) -> None:
+        await self.worker.request("thread/inject_items", {"threadId": self.id, "items": items})
+
+    async def begin(self, params: Mapping[str, Any]) -> None:
+        """Starts a turn. Its messages may come before this returns; they wait."""
+        self.turn_id = ""
+        self._running = True
+        self._beginning = self.worker.background(self.worker.request("turn/start", {"threadId": self.id, **params}))
+        began = wire.decode(wire.TurnNews, await asyncio.shield(self._beginning))
+        if began is not None:
+            self.turn_id = began.turn.id
+
+    def answer(self, call_id: str, answer: Mapping[str, Any]) -> None:
+        """The answer to a tool call, now or when Codex asks for it."""
+        request = self._asked.pop(call_id, None)
+        if request is not None:
+            self.worker.reply(request, answer)
+        else:
+            self._answers[call_id] = answer
+
+    # --- hearing -------------------------------------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout_s: float) -> Notification:
+        """The next message. Raises TimeoutError after so long a silence, and the worker's failure once it is lost."""
+        while not self._inbox:
+            if self._failure is not None:
+                raise ToolwireError.of(self._failure)
+            self._news.clear()
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        return self._inbox.popleft()
+
+    def waiting(self) -> bool:
+        """Whether a message is there already."""
+        return bool(self._inbox)
+
+    def deliver(self, message: Notification | ServerRequest) -> None:
+        if isinstance(message, ServerRequest):
+            self._serve(message)
+        elif self._over is None:
+            self._inbox.append(message)
+            self._news.set()
+
+    def lost(self, failure: Failure) -> None:
+        self._failure = failure
+        self._news.set()
+
+    def _serve(self, request: ServerRequest) -> None:
+        call = wire.decode(wire.ToolCall, request.params)
+        if call is None or self._over is not None:
+            self.worker.refuse(request, "the turn is over")
+        elif call.call_id in self._answers:
+            self.worker.reply(request, self._answers.pop(call.call_id))
+        else:
+            self._asked[call.call_id] = request
+
+    # --- ending --------------------------------------------------------------------------------------------------------------------------------
+
+    def completed(self) -> None:
+        """Codex has said that the turn is over."""
+        self._running = False
+
+    async def end(self, served: bool) -> None:
+        """Interrupts what still runs, forgets the thread and gives its place back. Safe to call twice."""
+        if self._over is None:
+            self._over = self.worker.background(self._end(served))
+        await asyncio.wait({self._over}, timeout=STOP_S)
+
+    async def _end(self, served: bool) -> None:
+        try:
+            if self._running and self.worker.alive:
+                await self._interrupt()
+            if self.worker.alive and self.id:
+                await self._forget()
+        finally:
+            self.worker.detach(self.id)
+            self._inbox.clear()
+            self._lease.release(served and self.worker.alive)
+
+    async def _interrupt(self) -> None:
+        with suppress(ToolwireError):
+            if self._beginning is not None and not self.turn_id:
+                began = wire.decode(wire.TurnNews, await self._beginning)
+                self.turn_id = began.turn.id if began is not None else ""
+            await self.worker.request("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id}, STOP_S)
+
+    async def _forget(self) -> None:
+        """An ephemeral thread is left to Codex, which drops it when idle; one that was written to disk is removed from there."""
+        if self._path is None:
+            self.worker.tell("thread/unsubscribe", {"threadId": self.id})
+            return
+        with suppress(ToolwireError):
+            await self.worker.request("thread/archive", {"threadId": self.id}, STOP_S)
+        path = Path(self._path)
+        for file in (path, self.worker.home.path / "archived_sessions" / path.name):
+            if file.is_relative_to(self.worker.home.path):
+                file.unlink(missing_ok=True)
