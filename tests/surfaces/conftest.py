@@ -46,6 +46,9 @@ class FakeGateway:
 
     def drain(self) -> None: ...
 
+    def listed(self) -> list[str]:
+        return list(self.models)
+
 
 @dataclass
 class Site:

@@ -28,6 +28,7 @@ class Slow:
     async def close(self): print("gateway closed", flush=True)
     async def ready(self): return True
     def drain(self): ...
+    def listed(self): return list(self.models)
     async def respond(self, api, raw, caller):
         async def blocks():
             yield b"data: first\\n\\n"

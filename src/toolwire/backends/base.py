@@ -6,7 +6,7 @@ of the backend gave: the pipeline sends what it yields in one write. Closing the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -47,6 +47,15 @@ class Backend(Protocol):
 
     @property
     def strategy(self) -> Strategy: ...
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        """Other names that are listed beside the model's id."""
+        ...
+
+    def alias(self, name: str) -> str | None:
+        """The reasoning effort that another name of this model stands for, "" for none; None when it is no name of it."""
+        ...
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         """Runs the turn. Yields batches; ends with `Finish` or `Failure`; raises `ToolwireError` where that is simpler."""

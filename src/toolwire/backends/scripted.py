@@ -71,6 +71,11 @@ class ScriptedBackend:
     def strategy(self) -> Strategy:
         return self.options.tools
 
+    aliases: tuple[str, ...] = ()
+
+    def alias(self, name: str) -> str | None:
+        return None
+
     async def prepare(self) -> None:
         pass
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolwire.backends import registry
@@ -137,7 +137,8 @@ class Gateway:
         try:
             body = await self._with_references(api, request_body.parse(raw), caller)
             run.turn = turn = await self._decode(api, body, caller)
-            backend = self._backend(turn.model)
+            turn, backend = self._backend(turn)
+            run.turn = turn
             await backend.prepare()
             if not backend.capabilities.image_urls:
                 run.turn = turn = await self.images.inline(turn)
@@ -178,11 +179,21 @@ class Gateway:
             raise ToolwireError("previous_response", f"Previous response with id '{id[:80]}' not found.", param="previous_response_id")
         return chain
 
-    def _backend(self, model: str) -> Backend:
-        backend = self.models.get(model)
-        if backend is None:
-            raise ToolwireError("model_not_found", f"The model '{model[:80]}' does not exist or you do not have access to it.", param="model")
-        return backend
+    def _backend(self, turn: Turn) -> tuple[Turn, Backend]:
+        """The backend of the model that was asked for, by its id or another name of it, which may stand for a reasoning effort."""
+        backend = self.models.get(turn.model)
+        if backend is not None:
+            return turn, backend
+        for other in self.models.values():
+            effort = other.alias(turn.model)
+            if effort is not None:
+                named = turn.sampling if turn.sampling.effort or not effort else replace(turn.sampling, effort=effort)
+                return replace(turn, sampling=named), other
+        raise ToolwireError("model_not_found", f"The model '{turn.model[:80]}' does not exist or you do not have access to it.", param="model")
+
+    def listed(self) -> list[str]:
+        """The ids that `/v1/models` shows."""
+        return [name for id, backend in self.models.items() for name in (id, *(one for one in backend.aliases if one not in self.models))]
 
 
 class Run:
@@ -359,7 +370,7 @@ class Run:
             request_id=self._caller.request_id,
             key_id=self._caller.key_id,
             api=self._api,
-            model=model if model in self._gateway.models else "",
+            model=model if self.plan is not None else "",
             backend=self._gateway.kinds.get(model, ""),
             strategy=self.plan.strategy if self.plan is not None else "none",
             stream=self.turn.stream if self.turn is not None else False,

@@ -1,8 +1,8 @@
 """Codex's notifications of a thread → events. Pure: the run decides what an end means.
 
 - Text comes from the message's deltas, calls from the raw items: in model order, with their arguments verbatim.
-- Only calls that Codex will ask for are calls: to a declared tool, with JSON arguments. Codex answers all others itself and lets the model go on; they
-  are counted as dropped.
+- Only calls that Codex will ask for are calls: to a declared tool, with JSON arguments. Codex answers all others itself and lets the model go on;
+  they are counted as dropped.
 - Tokens are counted by the response's own usage where Codex tells it, else by the differences of the thread's totals, which it repeats.
 """
 

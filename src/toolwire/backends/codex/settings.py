@@ -50,8 +50,8 @@ ROWS: tuple[Row, ...] = (
     *(
         Row(f"features.{name}", False, _NATIVE)
         for name in (
-            "view_image multi_agent goals image_generation apps plugins remote_plugin plugin_sharing tool_suggest hooks memories skill_search sleep_tool "
-            "browser_use computer_use in_app_browser code_mode_host workspace_dependencies api_key_model_discovery"
+            "view_image multi_agent goals image_generation apps plugins remote_plugin plugin_sharing tool_suggest hooks memories skill_search "
+            "sleep_tool browser_use computer_use in_app_browser code_mode_host workspace_dependencies api_key_model_discovery"
         ).split()
     ),
 )

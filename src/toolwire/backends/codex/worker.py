@@ -163,7 +163,8 @@ class Worker(asyncio.SubprocessProtocol):
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
         id, line = self._peer.request(method, params)
-        waiting = self._waiting[id] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = waiting
         try:
             self._write(line)
             async with asyncio.timeout(timeout_s):

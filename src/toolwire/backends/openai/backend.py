@@ -95,6 +95,11 @@ class OpenAIBackend:
             if response is not None:
                 response.release() if response.content.at_eof() else response.close()
 
+    aliases: tuple[str, ...] = ()
+
+    def alias(self, name: str) -> str | None:
+        return None
+
     async def prepare(self) -> None:
         pass
 
