@@ -73,11 +73,23 @@ def test_habits_are_mended(written: str, strict: str, issue: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "stops_at"),
-    [('{"a" 1}', 5), ("[01]", 2), ("[1 2]", 3), ("[,]", 1), ("[1,,2]", 3), ("[tru]", 4), ('{"a":}', 5), ("[-]", 2), ("[1.]", 3)],
+    [
+        ('{"a" 1}', 5),
+        ("[01]", 2),
+        ("[1 2]", 3),
+        ("[,]", 1),
+        ("[1,,2]", 3),
+        ("[tru]", 4),
+        ('{"a":}', 5),
+        ("[-]", 2),
+        ("[1.]", 3),
+        ('{"":null,\r]', 10),
+    ],
 )
 def test_a_violation_stops_at_its_character(written: str, stops_at: int) -> None:
-    for cuts in ([], list(range(len(written)))):
-        assert flow(written, cuts)[1:3] == (stops_at, "failed")
+    whole = flow(written, [])
+    assert whole[1:3] == (stops_at, "failed") and whole[0] == written[:stops_at]
+    assert flow(written, list(range(len(written)))) == whole
 
 
 def test_depth_is_bounded_without_recursion() -> None:

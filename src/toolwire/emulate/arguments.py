@@ -135,7 +135,7 @@ class JsonFlow:
             return self._fail(position)
         if char in "}]" and (state == FIRST_KEY or state == FIRST_VALUE or (self._held and state in (KEY, VALUE))):
             return self._close(buffer, position, char)
-        self._release(buffer, position)
+        self._release()
         if state == KEY or state == FIRST_KEY:
             return self._key(buffer, position, char)
         return self._value(buffer, position, char)
@@ -194,7 +194,7 @@ class JsonFlow:
         self.state = MORE if self._stack else DONE
         return position + 1
 
-    def _release(self, buffer: str, position: int) -> None:
+    def _release(self) -> None:
         if self._held:
             self.out.extend(self._held)
             self._held = []
@@ -313,6 +313,7 @@ class JsonFlow:
             self.issues.append(issue)
 
     def _fail(self, position: int, issue: str = "malformed_json") -> int:
+        self._release()
         self.state = FAILED
         self._mend(issue)
         return position

@@ -12,10 +12,9 @@ from typing import Any
 
 from toolwire.backends.base import Batch
 from toolwire.backends.codex import items
-from toolwire.backends.codex.login import explained
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.thread import Thread
+from toolwire.backends.codex.thread import Thread, ending, next_message
 from toolwire.backends.codex.version import Features
 from toolwire.errors import ToolwireError
 from toolwire.events import CallBegin, Dropped, Event, Failure, Finish, Text
@@ -167,21 +166,17 @@ class DynamicRun:
         batch: Batch = []
         while not batch or thread.waiting():
             settling = bool(reader.calls) and not self._features.response_mark
-            try:
-                message = await thread.receive(self._options.settle_ms / 1000 if settling else self._options.timeout_s)
-            except TimeoutError:
-                if settling:
-                    return [*batch, *self._calls_end()]
-                raise ToolwireError("timeout", f"Codex was silent for {self._options.timeout_s:g} s.") from None
-            batch += reader.feed(message)
-            while reader.refused:
-                thread.answer(reader.refused.pop(), REFUSED)
+            message = await next_message(thread, reader, self._options, self._options.settle_ms / 1000 if settling else None)
+            if message is not None:
+                batch += reader.feed(message)
+            elif reader.ended is None:
+                return [*batch, *self._calls_end()]
+            for call_id, words in reader.refused:
+                thread.answer(call_id, items.refusal_json(words))
+            reader.refused.clear()
             if reader.ended is not None:
-                thread.completed()
                 reader.calls.clear()
-                if isinstance(reader.ended, Failure):
-                    reader.ended = await explained(reader.ended, thread.worker, self._options)
-                return [*batch, *reader.usage(), reader.ended]
+                return [*batch, *reader.usage(), await ending(thread, reader, self._options)]
             if reader.complete:
                 reader.complete = False
                 if reader.calls and self._features.response_mark:

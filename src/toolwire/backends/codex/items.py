@@ -78,7 +78,7 @@ def _output(parts: tuple[Part, ...]) -> str | list[Json]:
 def answer_json(result: Result | None) -> Json:
     """The answer to item/tool/call."""
     if result is None:
-        return {"contentItems": [{"type": "inputText", "text": "The tool call was not answered."}], "success": False}
+        return refusal_json("The tool call was not answered.")
     items: list[Json] = []
     for part in result.parts or (TextPart(""),):
         if isinstance(part, TextPart):
@@ -88,6 +88,10 @@ def answer_json(result: Result | None) -> Json:
         else:
             raise ToolwireError("unsupported_value", f"Codex can not take a tool result of the type {part.kind!r}: text and images only.")
     return {"contentItems": items, "success": True}
+
+
+def refusal_json(words: str) -> Json:
+    return {"contentItems": [{"type": "inputText", "text": words}], "success": False}
 
 
 # --- tools -------------------------------------------------------------------------------------------------------------------------------------

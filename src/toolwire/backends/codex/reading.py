@@ -1,8 +1,8 @@
 """Codex's notifications of a thread → events. Pure: the run decides what an end means.
 
 - Text comes from the message's deltas, calls from the raw items: in model order, with their arguments verbatim.
-- Only calls that Codex will ask for are calls: to a declared tool, with JSON arguments. Codex answers all others itself and lets the model go on;
-  they are counted as dropped.
+- Only calls to a declared tool, with a JSON object for arguments, are calls. Codex answers the others itself and lets the model go on (arguments that
+  are JSON, but no object, it passes on to us); they are counted as dropped.
 - Tokens are counted by the response's own usage where Codex tells it, else by the differences of the thread's totals, which it repeats.
 """
 
@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import end_of
 from toolwire.backends.codex.rpc import Notification
-from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought, Usage
+from toolwire.emulate.arguments import load_object
+from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought
 
+REFUSALS = {
+    "unknown": "There is no such tool.",
+    "malformed": "The arguments must be one JSON object. Call the tool again with such arguments.",
+    "parallel": "This call was not made: only one at a time is allowed. Ask for it again, alone, if it is still needed.",
+}
+"""Why a call is not passed on, as a kind of `Dropped`, and what the model is told."""
 BETWEEN = "\n\n"
 """Between two messages of one answer, and between the parts of a summary."""
 
@@ -29,13 +34,12 @@ class Reader:
         self._tools = tools
         self._parallel = parallel
         self._total = wire.Tokens()
-        self._before = wire.Tokens()
-        self._error: wire.TurnError | None = None
         self.turn_id = ""
         self.begin()
 
     def begin(self) -> None:
         """A new answer of ours begins, on the same thread."""
+        self._error: wire.TurnError | None = None
         self._item = ""
         self._summary: tuple[str, int] | None = None
         self._spoke = False
@@ -43,22 +47,28 @@ class Reader:
         self._before = self._total
         self.calls: list[str] = []
         """The calls of this answer that wait, in model order."""
-        self.refused: list[str] = []
-        """Calls that must not wait: Codex was not expected to ask for them, or they came beside another one that may stand alone."""
+        self.refused: list[tuple[str, str]] = []
+        """Calls that the client does not get, with what the model is told, should Codex ask: most of them it answers itself."""
         self.complete = False
         self.ended: Finish | Failure | None = None
 
     def feed(self, message: Notification) -> list[Event]:
         kind = wire.NEWS.get(message.method)
         news = wire.decode(kind, message.params) if kind is not None else None
-        return self._read[message.method](self, news) if news is not None else []
+        return _READ[message.method](self, news) if news is not None else []
+
+    @property
+    def failing(self) -> bool:
+        """Codex reported an error; the end of the turn follows at once, if at all."""
+        return self._error is not None and self.ended is None
+
+    def fail(self) -> None:
+        """The end did not follow."""
+        self.ended = end_of(self._error or wire.TurnError())
 
     def usage(self) -> list[Event]:
         """The tokens of this answer so far, where they are known."""
-        if self._total == self._before:
-            return []
-        found: Usage = wire.difference(self._total, self._before)
-        return [found]
+        return [] if self._total == self._before else [wire.difference(self._total, self._before)]
 
     # --- by method -----------------------------------------------------------------------------------------------------------------------------
 
@@ -83,16 +93,21 @@ class Reader:
     def _raw_item(self, news: wire.RawItemNews) -> list[Event]:
         item = news.item
         if item.type not in ("function_call", "custom_tool_call") or not self.turn_id or news.turn_id != self.turn_id:
-            return []
-        if item.type != "function_call" or item.name not in self._tools or not is_json(item.arguments):
-            self.refused.append(item.call_id)
-            return [Dropped("unknown")]
-        if self.calls and not self._parallel:
-            self.refused.append(item.call_id)
-            return [Dropped("parallel")]
+            return []  # an echo of the history, or of Codex's own
+        why = self._refusal(item)
+        if why:
+            self.refused.append((item.call_id, REFUSALS[why]))
+            return [Dropped(why)]
         index, self._index = self._index, self._index + 1
         self.calls.append(item.call_id)
         return [CallBegin(index, item.name, item.call_id), CallArgs(index, item.arguments), CallEnd(index)]
+
+    def _refusal(self, item: wire.RawItem) -> str:
+        if item.type != "function_call" or item.name not in self._tools:
+            return "unknown"
+        if load_object(item.arguments) is None:
+            return "malformed"
+        return "parallel" if self.calls and not self._parallel else ""
 
     def _raw_response(self, news: wire.RawResponseNews) -> list[Event]:
         if news.turn_id == self.turn_id:
@@ -120,34 +135,26 @@ class Reader:
         turn = news.turn
         if self.turn_id and turn.id != self.turn_id:
             return []
-        error = turn.error or self._error
         if turn.status == "completed":
             self.ended = Finish("stop")
         elif turn.status == "interrupted":
             self.ended = Failure("backend_cut", "Codex interrupted the turn.")
         else:
-            self.ended = end_of(error or wire.TurnError())
+            self.ended = end_of(turn.error or self._error or wire.TurnError())
         return []
 
-    _read: dict[str, Callable[[Reader, Any], list[Event]]] = {  # noqa: RUF012
-        "item/agentMessage/delta": _text,
-        "item/reasoning/summaryTextDelta": _summarized,
-        "item/reasoning/textDelta": _thought,
-        "rawResponseItem/completed": _raw_item,
-        "rawResponse/completed": _raw_response,
-        "thread/tokenUsage/updated": _tokens,
-        "turn/started": _started,
-        "turn/completed": _completed,
-        "error": _failed,
-    }
 
-
-def is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
-    return True
+_READ: dict[str, Callable[[Reader, Any], list[Event]]] = {
+    "item/agentMessage/delta": Reader._text,
+    "item/reasoning/summaryTextDelta": Reader._summarized,
+    "item/reasoning/textDelta": Reader._thought,
+    "rawResponseItem/completed": Reader._raw_item,
+    "rawResponse/completed": Reader._raw_response,
+    "thread/tokenUsage/updated": Reader._tokens,
+    "turn/started": Reader._started,
+    "turn/completed": Reader._completed,
+    "error": Reader._failed,
+}
 
 
 def _sum(one: wire.Tokens, other: wire.Tokens) -> wire.Tokens:

@@ -14,7 +14,7 @@ from toolwire.backends.codex.version import Version
 
 HEADER = "# Written by Toolwire for its own use of Codex; written anew whenever it starts."
 PROVIDER = "toolwire"
-_FIRST, _NATIVE, _NEVER = Version(0, 0), Version(0, 121), Version(1_000_000, 0)
+_FIRST, _BARE, _NEVER = Version(0, 0), Version(0, 121), Version(1_000_000, 0)  # _BARE: from here on Codex's own prompts can be switched off
 
 
 class Row(NamedTuple):
@@ -34,21 +34,21 @@ ROWS: tuple[Row, ...] = (
     Row("tool_output_token_limit", 2_000_000),
     Row("hide_agent_reasoning", False),
     *(
-        Row(f"include_{what}", False, _NATIVE)
+        Row(f"include_{what}", False, _BARE)
         for what in ("permissions_instructions", "apps_instructions", "collaboration_mode_instructions", "environment_context")
     ),
     Row("analytics.enabled", False),
-    Row("feedback.enabled", False, _NATIVE),
+    Row("feedback.enabled", False, _BARE),
     Row("history.persistence", "none"),
-    Row("skills.include_instructions", False, _NATIVE),
-    Row("skills.bundled.enabled", False, _NATIVE),
-    Row("tools.view_image", False, before=_NATIVE),
-    Row("tools.update_plan.enabled", False, Version(0, 150)),
-    Row("tools.experimental_request_user_input.enabled", False, Version(0, 150)),
+    Row("skills.include_instructions", False, _BARE),
+    Row("skills.bundled.enabled", False, _BARE),
+    Row("tools.view_image", False, before=_BARE),
+    Row("tools.update_plan.enabled", False, _BARE),
+    Row("tools.experimental_request_user_input.enabled", False, _BARE),
     *(Row(f"features.{name}", False) for name in ("shell_tool", "unified_exec", "shell_snapshot")),
-    *(Row(f"features.{name}", False, before=_NATIVE) for name in ("apply_patch_freeform", "collab", "collaboration_modes", "remote_models")),
+    *(Row(f"features.{name}", False, before=_BARE) for name in ("apply_patch_freeform", "collab", "collaboration_modes", "remote_models")),
     *(
-        Row(f"features.{name}", False, _NATIVE)
+        Row(f"features.{name}", False, _BARE)
         for name in (
             "view_image multi_agent goals image_generation apps plugins remote_plugin plugin_sharing tool_suggest hooks memories skill_search "
             "sleep_tool browser_use computer_use in_app_browser code_mode_host workspace_dependencies api_key_model_discovery"
@@ -94,7 +94,7 @@ def settings(options: CodexOptions, version: Version, *, home: str, catalog: str
             put(out, row.key, row.value)
     if catalog:
         out["model_catalog_json"] = catalog
-    if version < _NATIVE:
+    if version < _BARE:
         put(out, "skills.config", [{"path": f"{home}/skills/.system/{name}/SKILL.md", "enabled": False} for name in OLD_SKILLS])
     put(out, f"model_providers.{PROVIDER}", provider_table(options))
     return out

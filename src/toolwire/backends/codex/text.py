@@ -13,10 +13,9 @@ from typing import Any
 from toolwire.backends.base import Batch
 from toolwire.backends.codex import items
 from toolwire.backends.codex.dynamic import thread_params, turn_params
-from toolwire.backends.codex.login import explained
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.thread import Thread
+from toolwire.backends.codex.thread import Thread, ending, next_message
 from toolwire.backends.codex.version import Features
 from toolwire.backends.codex.worker import RequestError
 from toolwire.errors import ToolwireError
@@ -101,13 +100,9 @@ async def _read(thread: Thread, reader: Reader, options: CodexOptions) -> Batch:
     """What is there now; the end with it, once it is known."""
     batch: Batch = []
     while not batch or thread.waiting():
-        try:
-            message = await thread.receive(options.timeout_s)
-        except TimeoutError:
-            raise ToolwireError("timeout", f"Codex was silent for {options.timeout_s:g} s.") from None
-        batch += reader.feed(message)
+        message = await next_message(thread, reader, options)
+        if message is not None:
+            batch += reader.feed(message)
         if reader.ended is not None:
-            thread.completed()
-            end = await explained(reader.ended, thread.worker, options) if isinstance(reader.ended, Failure) else reader.ended
-            return [*batch, *reader.usage(), end]
+            return [*batch, *reader.usage(), await ending(thread, reader, options)]
     return batch

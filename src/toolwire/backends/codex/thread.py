@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.backends.codex import wire
+from toolwire.backends.codex.login import explained
+from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.pool import Lease
+from toolwire.backends.codex.reading import Reader
 from toolwire.backends.codex.rpc import Notification, ServerRequest
 from toolwire.errors import ToolwireError
-from toolwire.events import Failure
+from toolwire.events import Failure, Finish
 
 STOP_S = 5.0
+AFTER_ERROR_S = 1.0
+"""How long the end of a turn may lag behind its error. Some versions never send it."""
 
 
 class Thread:
@@ -145,3 +150,26 @@ class Thread:
         for file in (path, self.worker.home.path / "archived_sessions" / path.name):
             if file.is_relative_to(self.worker.home.path):
                 file.unlink(missing_ok=True)
+
+
+# --- reading, for every kind of run ------------------------------------------------------------------------------------------------------------
+
+
+async def next_message(thread: Thread, reader: Reader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
+    """The next message; None where silence itself says something: the turn has failed, or (`settle_s`) its calls are complete."""
+    limit = AFTER_ERROR_S if reader.failing else settle_s if settle_s is not None else options.timeout_s
+    try:
+        return await thread.receive(limit)
+    except TimeoutError:
+        if reader.failing:
+            reader.fail()
+        elif settle_s is None:
+            raise ToolwireError("timeout", f"Codex was silent for {options.timeout_s:g} s.") from None
+        return None
+
+
+async def ending(thread: Thread, reader: Reader, options: CodexOptions) -> Finish | Failure:
+    """How the turn ended, with what the person can do about it."""
+    assert reader.ended is not None
+    thread.completed()
+    return await explained(reader.ended, thread.worker, options) if isinstance(reader.ended, Failure) else reader.ended

@@ -27,7 +27,8 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`native_tools`: the client's tools and history as they are (dynamicTools and thread/inject_items). `response_mark`: Codex says when the model's
+    """`native_tools`: the client's tools and history as they are (dynamicTools,
+    thread/inject_items, and turns without an input). `response_mark`: Codex says when the model's
     response is complete. `ephemeral`: threads that leave nothing on disk. `model_catalog`: `codex debug models --bundled` and `model_catalog_json`.
     `capabilities`: initialize takes them."""
 
@@ -42,7 +43,7 @@ SINCE: dict[str, Version] = {
     "ephemeral": Version(0, 90),
     "capabilities": Version(0, 95),
     "model_catalog": Version(0, 121),
-    "native_tools": Version(0, 121),
+    "native_tools": Version(0, 133),  # the first that begins a turn without an input
     "response_mark": Version(0, 145),
 }
 
