@@ -164,7 +164,7 @@ def print_config(settings: Settings) -> str:
 
 def _masked(name: str, value: Any) -> Any:
     """The value without what its name, or a URL inside it, gives away as a secret."""
-    if name not in _PUBLIC_NAMES and _SECRET_NAME.search(name):
+    if name == "headers" or (name not in _PUBLIC_NAMES and _SECRET_NAME.search(name)):
         return _hide(value)
     if isinstance(value, Mapping):
         return {k: _masked(k, v) for k, v in value.items()}

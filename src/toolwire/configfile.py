@@ -100,7 +100,7 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
 def _from_file(file: Path) -> dict[Key, Given]:
     try:
         document = tomllib.loads(file.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{file}: can not be read: {error.strerror}") from error
@@ -305,7 +305,7 @@ def _read_option(text: str, hint: Any) -> Any:
     if re.fullmatch(r"\s*(\[.*\]|\{.*\}|true|false|-?\d+(\.\d+)?)\s*", text, re.DOTALL):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
     return text
 
@@ -389,7 +389,7 @@ def _know(word: str, known: list[str], where: str, what: str, prefix: str) -> No
 def _json(text: str, cls: type[Any], expected: str, where: str) -> Any:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, cls):
         raise ConfigError(f"{where}: expected {expected}")

@@ -225,7 +225,7 @@ messages("call-without-id", "messages[1].tool_calls[0].id", MISSING, calls({"typ
 messages("call-id-empty", "messages[1].tool_calls[0].id", VALUE, calls(call(id="")))
 messages("call-type-unknown", "messages[1].tool_calls[0].type", VALUE, calls({**call(), "type": "magic"}))
 messages("call-without-function", "messages[1].tool_calls[0].function", MISSING, calls({"id": "call_1", "type": "function"}))
-messages("call-name-invalid", "messages[1].tool_calls[0].function.name", VALUE, calls(call(name="a b")))
+messages("call-name-invalid", "messages[1].tool_calls[0].function.name", VALUE, calls(call(name="a\r\nb")))
 messages(
     "call-arguments-an-object",
     "messages[1].tool_calls[0].function.arguments",

@@ -358,3 +358,47 @@ def test_feeding_behind_the_end_gives_text_and_never_raises() -> None:
     parser.finish()
     assert parser.feed(BLOCK) == [Text(BLOCK)]
     assert parser.finish() == []
+
+
+NOTE_BLOCK = '<use_tool>\n<name>write</name>\n<a>"x" & y</a>\n</use_tool>'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        NOTE_BLOCK,
+        json.dumps({"content": f"My note: {NOTE_BLOCK}"}),
+        json.dumps(json.dumps({"content": NOTE_BLOCK})),
+        json.dumps({"content": NOTE_BLOCK}).replace("<", "\\u003c"),
+        NOTE_BLOCK.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"),
+        NOTE_BLOCK.replace("\n", "\r\n"),
+        "> " + NOTE_BLOCK.replace("\n", "\n> "),
+        NOTE_BLOCK.replace("\n", "\n      "),
+    ],
+    ids=["plain", "JSON", "JSON in JSON", "escaped JSON", "HTML", "CRLF", "block quote", "indented"],
+)
+def test_a_quotation_is_known_in_every_spelling_of_its_source(source: str) -> None:
+    assert both(NOTE_BLOCK, quoted=[source]) == (NOTE_BLOCK, [])
+
+
+def test_a_quotation_is_known_when_its_source_is_cut_into_parts() -> None:
+    assert both(NOTE_BLOCK, quoted=[NOTE_BLOCK[:20], NOTE_BLOCK[20:]]) == (NOTE_BLOCK, [])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"> ```\n> {BLOCK}\n> ```\n",
+        f"- ```\n  {BLOCK}\n  ```\n",
+        f"1. item\n\n    ```\n    {BLOCK}\n    ```\n",
+        f"write `x = {BLOCK}` to call",
+        f"``{BLOCK}``",
+    ],
+)
+def test_code_is_code_in_quotes_lists_and_lines(written: str) -> None:
+    assert both(written, dialects=("hermes",)) == (written, [])
+
+
+def test_behind_closed_code_it_fires_again() -> None:
+    for before in ("> ```\n> code\n> ```\n", "use `code` and `more` now: ", "- item\n- item\n", "don't; it's "):
+        assert both(before + BLOCK, dialects=("hermes",))[1] == [("write", '{"a": 1}', "ok")]

@@ -484,3 +484,51 @@ async def test_an_answer_that_can_not_be_stored_still_arrives_and_says_so(table_
     raw = await table.stream("responses", {"input": "?"})
     judge.stream(raw, "responses")
     assert b'{"stored":false}' in raw
+
+
+# --- what a backend should not do ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["functions.look:0", "look up", "búsqueda", "x" * 300])
+async def test_a_strange_name_never_breaks_an_answer_or_its_conversation(
+    table_with: Callable[..., Any], judge: Judge, store: Store, name: str
+) -> None:
+    class Strange(ScriptedBackend):
+        async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+            self.seen.append(turn)
+            yield [CallBegin(0, name), CallArgs(0, "{}"), CallEnd(0), Finish()]
+
+    table = table_with(store=store, unknown_tool="forward").serve(Strange("m"))
+    judge.stream(await table.stream("responses", {"input": "?", "tools": [TOOL]}), "responses")
+    body = await table.body("responses", {"input": "?", "tools": [TOOL]})
+    assert body["output"][0]["name"] == name
+    output = {"type": "function_call_output", "call_id": body["output"][0]["call_id"], "output": "x"}
+    await table.body("responses", {"input": [output], "previous_response_id": body["id"]})
+    chat = await table.body("chat", asks())
+    message = chat["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "x"}
+    await table.body("chat", {"messages": [{"role": "user", "content": "?"}, message, result]})
+
+
+@pytest.mark.parametrize(
+    "request_", [asks(), asks(tool_choice="none"), {"messages": [{"role": "user", "content": "?"}]}], ids=["tools", "none", "no tools"]
+)
+async def test_a_call_of_an_undeclared_tool_is_told_as_text(table: Any, judge: Judge, request_: dict[str, Any]) -> None:
+    table.play('say Well.\ncall rm_rf {"path": "/"}')
+    body = await table.body("chat", request_)
+    assert calls(body) == [] and body["choices"][0]["finish_reason"] == "stop"
+    assert body["choices"][0]["message"]["content"] == 'Well.{"name": "rm_rf", "arguments": {"path": "/"}}'
+    judge.stream(await table.stream("chat", request_), "chat", expected=body)
+
+
+async def test_a_declared_name_in_another_spelling_is_put_right(table: Any) -> None:
+    assert calls(await table.play("call functions.get-weather").body("chat", asks())) == [("get_weather", "{}")]
+
+
+async def test_an_observer_that_fails_fails_alone(table: Any) -> None:
+    def broken(summary: TurnSummary) -> None:
+        raise ValueError("counters only go up")
+
+    table.play("say hi").gateway.observers.append(broken)
+    assert (await table.body("chat", asks()))["choices"][0]["message"]["content"] == "hi"
+    assert b"[DONE]" in await table.stream("chat", asks())

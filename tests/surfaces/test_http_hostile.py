@@ -144,3 +144,48 @@ async def test_a_client_that_goes_away_cancels_the_run_upstream(stream: bool) ->
             else:
                 waiting.cancel()
             await asyncio.wait_for(upstream.gone.wait(), 5)
+
+
+async def test_a_header_that_decides_may_stand_only_once() -> None:
+    async with served(demo()) as url:
+        host, port = url.removeprefix("http://").split(":")
+        for twice in ("Host: localhost", "Origin: http://localhost", "Authorization: Bearer x"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\nConnection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 400"), answer
+
+
+async def test_a_preflight_for_a_foreign_host_gives_no_permission() -> None:
+    headers = {"Host": "evil.example", "Origin": "http://evil.example", "Access-Control-Request-Private-Network": "true"}
+    async with served(demo()) as url, aiohttp.ClientSession() as client, client.options(url + "/v1/models", headers=headers) as response:
+        assert response.status == 204 and not [name for name in response.headers if name.lower().startswith("access-control")]
+
+
+@pytest.mark.parametrize("schema", [{"minLength": 300_000_000}, {"minLength": "x"}, {"minItems": 10**12, "type": "array"}, {"pattern": "(a+)+$"}])
+async def test_the_demo_model_can_not_be_made_to_work_hard(schema: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "string", **schema}}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    body = {"model": TABLE.MODEL, "messages": [{"role": "user", "content": "a" * 60}], "tools": [tool], "tool_choice": "required"}
+    async with served(demo()) as url, aiohttp.ClientSession() as client, client.post(url + "/v1/chat/completions", json=body) as response:
+        assert response.status == 200 and len(await response.read()) < 20_000
+
+
+async def test_a_long_history_of_reused_ids_is_read_in_linear_time() -> None:
+    call = {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    pairs = [call, {"role": "tool", "tool_call_id": "call_0", "content": "x"}] * 20_000
+    async with served(demo()) as url, aiohttp.ClientSession() as client:
+        async with asyncio.timeout(10):
+            async with client.post(url + "/v1/chat/completions", json={"model": TABLE.MODEL, "messages": pairs}) as response:
+                assert response.status == 200
+
+
+async def test_references_stand_for_a_bounded_amount_of_text() -> None:
+    async with served(demo()) as url, aiohttp.ClientSession() as client:
+        big = {"type": "message", "role": "user", "id": "msg_big", "content": "x" * 1_000_000}
+        async with client.post(url + "/v1/responses", json={"model": TABLE.MODEL, "input": [big]}) as response:
+            assert response.status == 200
+        many = [{"type": "item_reference", "id": "msg_big"}] * 200
+        async with client.post(url + "/v1/responses", json={"model": TABLE.MODEL, "input": many}) as response:
+            assert response.status == 400 and (await response.json())["error"]["code"] == "context_length_exceeded"

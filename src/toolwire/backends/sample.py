@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema_rs
 
 _DEEPEST = 12
+_LONGEST = 10_000
 _FORMATS = {
     "date": "2026-01-01",
     "date-time": "2026-01-01T00:00:00Z",
@@ -65,8 +66,7 @@ def _typed(schema: Mapping[str, Any], words: Sequence[str], root: Mapping[str, A
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
     if kind == "array":
-        least = schema.get("minItems") or 0
-        return [sample(schema.get("items"), words, root, depth + 1) for _ in range(min(int(least), 16))]
+        return [sample(schema.get("items"), words, root, depth + 1) for _ in range(min(_length(schema.get("minItems")), 16))]
     if kind == "boolean":
         return False
     if kind in ("integer", "number"):
@@ -98,7 +98,7 @@ def _string(schema: Mapping[str, Any], words: Sequence[str]) -> str:
     known = _FORMATS.get(str(schema.get("format")))
     if known:
         return known
-    least = int(schema.get("minLength") or 0)
+    least = _length(schema.get("minLength"))
     most = schema.get("maxLength")
     pattern = schema.get("pattern")
     for word in (*words, "text"):
@@ -108,6 +108,11 @@ def _string(schema: Mapping[str, Any], words: Sequence[str]) -> str:
             continue
         return word
     return "x" * least
+
+
+def _length(value: Any) -> int:
+    """A length that a demo can honour."""
+    return min(value, _LONGEST) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _matches(pattern: str, word: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.backends.sample import sample
 from toolwire.backends.script import Step, parse_script
 from toolwire.emulate.arguments import load_object
+from toolwire.emulate.dialects import DIALECTS, select
 from toolwire.emulate.dialects.render import render
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
@@ -34,6 +36,8 @@ _NATIVE = Capabilities(
     reasoning=True,
 )
 _TEXT_ONLY = replace(_NATIVE, tools=False, tool_choice=False, parallel=False, custom_tools=False)
+KEPT = 16
+_ECHO = 2000  # characters of the request that the demo model repeats
 _TOKEN = 4  # characters that count as a token where the script does not say
 
 
@@ -54,14 +58,17 @@ class ScriptedBackend:
     def __init__(self, id: str, options: ScriptedOptions | None = None) -> None:
         self.id = id
         self.options = options or ScriptedOptions()
+        select(self.options.dialects)
+        if self.options.writes not in DIALECTS:
+            raise ValueError(f"writes: unknown dialect {self.options.writes!r}; known: {', '.join(DIALECTS)}")
         text = self.options.script
         if text and "\n" not in text and " " not in text.strip() and Path(text).expanduser().is_file():
             text = Path(text).expanduser().read_text("utf-8")
         self._turns = parse_script(text) if text else []
-        self.seen: list[Turn] = []
-        """The turns this backend was asked to run: what the model saw."""
-        self.live: list[ScriptedRun] = []
-        """The runs that were opened to be parked."""
+        self.seen: deque[Turn] = deque(maxlen=KEPT)
+        """The last turns this backend was asked to run: what the model saw."""
+        self.live: deque[ScriptedRun] = deque(maxlen=KEPT)
+        """The last runs that were opened to be parked."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -110,6 +117,7 @@ class ScriptedBackend:
             else:
                 for batch in write.step(step):
                     yield batch
+                    await asyncio.sleep(0)  # others want to run too
             if write.ended:
                 return
         for batch in write.end():
@@ -289,7 +297,7 @@ def demo(turn: Turn) -> Iterator[Step]:
     tool = None if turn.tool_choice.mode == "none" or (results and turn.tool_choice.mode == "auto") else _choose(turn, user)
     if tool is not None:
         if tool.kind == "custom":
-            yield Step("custom", user, tool.name)
+            yield Step("custom", user[:_ECHO], tool.name)
         else:
             yield Step("call", json.dumps(sample(tool.parameters, _own_words(user)), ensure_ascii=False), tool.name)
     elif turn.output.type != "text" and turn.output.schema:
@@ -299,9 +307,9 @@ def demo(turn: Turn) -> Iterator[Step]:
     elif results:
         names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
         told = "; ".join(f"{result.name or names.get(result.call_id, 'the tool')} answered: {_words(result)}" for result in results)
-        yield Step("raw", told)
+        yield Step("raw", told[:_ECHO])
     else:
-        yield Step("raw", f"You said: {user}\n\nI am Toolwire's demo model. I answer from a script; send me tools and I will call one.")
+        yield Step("raw", f"You said: {user[:_ECHO]}\n\nI am Toolwire's demo model. I answer from a script; send me tools and I will call one.")
 
 
 def _last_results(turn: Turn) -> list[Result]:
@@ -335,8 +343,9 @@ _COMMON = frozenset(
 
 def _own_words(user: str) -> list[str]:
     """Names in the request first (a word with a capital that does not begin a sentence), then the whole of it."""
+    user = user[:_ECHO]
     names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
-    return [*reversed(names), user] if user else []
+    return [*reversed(names[-8:]), user[:_ECHO]] if user else []
 
 
 def _as_read(turn: Turn) -> Turn:

@@ -20,6 +20,7 @@ from toolwire.decode.fields import (
     aliased,
     array,
     boolean,
+    called_name,
     check,
     integer,
     invalid,
@@ -32,7 +33,6 @@ from toolwire.decode.fields import (
     object_,
     optional_string,
     required_id,
-    required_name,
     required_string,
     stop,
     strings,
@@ -195,7 +195,7 @@ def _result(message: dict[str, Any], role: str, path: str) -> Result:
             content.read_parts(text, f"{path}.content"),
             name=optional_string(message, "name", path),
         )
-    name = required_name(message, path)
+    name = called_name(message, path)
     return Result(LEGACY_ID, content.read_parts("" if text is None else text, f"{path}.content"), name=name)
 
 
@@ -223,7 +223,7 @@ def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[s
     if legacy is not None:
         where = f"{path}.function_call"
         object_(where, legacy)
-        items.append(Call(f"{_LEGACY_PREFIX}{legacy_calls}", required_name(legacy, where), required_string(legacy, "arguments", where)))
+        items.append(Call(f"{_LEGACY_PREFIX}{legacy_calls}", called_name(legacy, where), required_string(legacy, "arguments", where)))
         paths.append(where)
         legacy_calls += 1
     return legacy_calls
@@ -242,4 +242,4 @@ def _call(call: Any, path: str) -> Call:
     if inner is None:
         raise missing(where)
     object_(where, inner)
-    return Call(call_id, required_name(inner, where), required_string(inner, "input" if kind == "custom" else "arguments", where), kind)
+    return Call(call_id, called_name(inner, where), required_string(inner, "input" if kind == "custom" else "arguments", where), kind)

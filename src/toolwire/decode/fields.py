@@ -241,11 +241,22 @@ def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
     return value
 
 
+LONGEST_CALLED = 1024
+
+
 def required_name(holder: Mapping[str, Any], path: str) -> str:
     """The name of a tool, a namespace or a schema."""
     value = required_string(holder, "name", path)
     if NAME.fullmatch(value) is None:
         raise invalid(f"{path}.name", f"string does not match pattern. Expected a string that matches the pattern '{NAME_PATTERN}'.")
+    return value
+
+
+def called_name(holder: Mapping[str, Any], path: str) -> str:
+    """The name of a call that was made. Models write names that no tool may have (`functions.look:0`); a conversation must survive them."""
+    value = required_string(holder, "name", path)
+    if not value or len(value) > LONGEST_CALLED or not value.isprintable():
+        raise invalid(f"{path}.name", f"expected a printable name of at most {LONGEST_CALLED} characters.")
     return value
 
 

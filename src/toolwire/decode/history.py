@@ -62,6 +62,7 @@ def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
     now: dict[str, str] = {}  # an id as the client writes it → the id of the call that it names at this point
     called: set[str] = set()
     answered: set[str] = set()
+    taken: set[str] = set()
     out: list[Item] | None = None
     reused = 0
     for i, item in enumerate(items):
@@ -69,9 +70,11 @@ def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
             called.add(item.call_id)
             if item.call_id in answered:
                 answered.discard(item.call_id)
-                out = list(items) if out is None else out
+                if out is None:
+                    out = list(items)
+                    taken = {one.call_id for one in items if type(one) is Call}
                 reused += 1
-                now[item.call_id] = _fresh(item.call_id, reused, items)
+                now[item.call_id] = _fresh(item.call_id, reused, taken)
                 out[i] = replace(item, call_id=now[item.call_id])
             elif item.call_id in now and out is not None:
                 out[i] = replace(item, call_id=now[item.call_id])
@@ -84,8 +87,7 @@ def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
     return out or items, reused
 
 
-def _fresh(id: str, number: int, items: Sequence[Item]) -> str:
-    taken = {item.call_id for item in items if type(item) is Call}
+def _fresh(id: str, number: int, taken: set[str]) -> str:
     while f"{id}.{number}" in taken:
         number += 1
     return f"{id}.{number}"

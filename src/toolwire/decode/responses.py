@@ -29,6 +29,7 @@ from toolwire.decode.fields import (
     aliased,
     array,
     boolean,
+    called_name,
     check,
     integer,
     members,
@@ -39,7 +40,6 @@ from toolwire.decode.fields import (
     one_of,
     optional_string,
     required_id,
-    required_name,
     required_string,
     shown,
     string,
@@ -116,6 +116,8 @@ REFUSED = {
     "conversation": "Unsupported parameter: 'conversation'. Continue a conversation with 'previous_response_id' or send its items as 'input'.",
     "prompt": "Unsupported parameter: 'prompt'. Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
 }
+MAX_RESOLVED = 32 * 1024 * 1024
+"""How much text references may stand for: a small request must not become a huge one."""
 MESSAGES_HINT = (
     "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'. "
     "Send 'input', or send this request to /v1/chat/completions."
@@ -144,11 +146,15 @@ def _reference(entry: dict[str, Any]) -> Any:
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The body with every reference replaced by the item it names; one that names nothing is refused, as part of the conversation would be lost."""
-    out = []
+    out, size = [], 0
     for i, entry in enumerate(body["input"]):
         id = _reference(entry) if type(entry) is dict else None
         if type(id) is str and id not in items:
             raise ToolwireError("not_found", f"Item with id '{shown(id)}' not found.", param=f"input[{i}].id")
+        if type(id) is str:
+            size += len(str(items[id]))
+            if size > MAX_RESOLVED:
+                raise ToolwireError("context_length", "The items that the input refers to are too large.", param="input")
         out.append(items[id] if type(id) is str else entry)
     return {**body, "input": out}
 
@@ -300,7 +306,7 @@ class _Reader:
         custom = kind == "custom_tool_call"
         call = Call(
             required_id(entry, "call_id", path),
-            required_name(entry, path),
+            called_name(entry, path),
             required_string(entry, "input" if custom else "arguments", path),
             "custom" if custom else "function",
             optional_string(entry, "namespace", path),

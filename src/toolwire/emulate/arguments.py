@@ -409,6 +409,8 @@ class StringFlow:
             self.out.append(text)
             return
         text = self._rest + text
+        if not self.first:
+            text = text.lstrip(_SPACE)  # blanks alone are no arguments
         position = 0 if self.inner.done else self.inner.run(text, 0)
         self.out.extend(self.inner.out)
         self.inner.out.clear()

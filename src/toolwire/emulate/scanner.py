@@ -8,7 +8,7 @@ The kernel keeps these laws, for every dialect at once:
   a known tool was named goes back to being text, and scanning resumes one character behind its marker.
 - Law 6: arguments leave as verbatim slices; what was sent is never contradicted.
 - Law 7: what is held is bounded by `Limits`; a failed candidate is scanned again only while it is short, so the cost stays linear.
-- Law 12: recovery dialects do not fire inside a code fence, behind a backtick, or on a block that stands verbatim in `quoted`.
+- Law 12: recovery dialects do not fire inside code, or on a block that stands in `quoted`, the request's own input.
 
 The machine is TEXT → candidate → block → TEXT. Grammars are generators in `json_block.py` and `tag_block.py` that ask for more text by yielding.
 Standard library only.
@@ -24,6 +24,7 @@ from typing import Any, Literal
 from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener, TagBlock, select
 from toolwire.emulate.fence import FenceTracker
 from toolwire.emulate.json_block import json_block
+from toolwire.emulate.quotations import Quotations
 from toolwire.emulate.reading import LONGEST, peek
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.tag_block import tag_block
@@ -89,7 +90,7 @@ class ToolCallParser:
         self._check = check
         self._openers = _openers(select(dialects), nonce)
         markers = list(self._openers)
-        self._quoted = [text for text in quoted if any(_kernel_of(marker) in text for marker in markers)]
+        self._quoted = Quotations(quoted, markers)
         self._hot = re.compile("[" + re.escape("".join({marker[0] for marker in markers}) or "\0") + "]").search
         self._marker = re.compile("|".join(re.escape(marker) for marker in sorted(markers, key=len, reverse=True)) or r"(?!)").search
         prefixes = sorted({marker[:size] for marker in markers for size in range(1, len(marker))}, key=len, reverse=True)
@@ -252,7 +253,7 @@ class ToolCallParser:
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
         if self.full or (opener.line_start and not self._fence.line_start):
             return False
-        return not dialect.recovery or not (self._fence.inside or self._fence.last == "`")
+        return not dialect.recovery or not self._fence.inside
 
     # --- a candidate ---------------------------------------------------------------------------------------------------------------------------
 
@@ -353,10 +354,7 @@ class ToolCallParser:
         return True
 
     def _is_quoted(self) -> bool:
-        if not self._dialect.recovery or not self._quoted:
-            return False
-        raw = self._raw().strip()
-        return any(raw in text for text in self._quoted)
+        return self._dialect.recovery and bool(self._quoted) and self._raw() in self._quoted
 
 
 def _openers(dialects: list[Dialect], nonce: str | None) -> dict[str, list[tuple[Dialect, Opener]]]:
@@ -377,10 +375,6 @@ def _fill(opener: Opener, nonce: str) -> Opener:
     if isinstance(block, JsonBlock):
         block = replace(block, closers=tuple(closer.replace(NONCE, nonce) for closer in block.closers))
     return replace(opener, marker=opener.marker.replace(NONCE, nonce), block=block)
-
-
-def _kernel_of(marker: str) -> str:
-    return marker.strip()
 
 
 def parse(text: str, tools: Iterable[ToolSpec | Mapping[str, Any]], dialects: Iterable[str] | None = None, **options: Any) -> list[Event]:

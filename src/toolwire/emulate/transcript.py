@@ -14,11 +14,12 @@ from toolwire.emulate.dialects.render import sentinel
 from toolwire.emulate.freeform import wrap
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, Role, TextPart, Turn
 
-_MARKERS = re.compile(r"<(?=/?tool_(?:call|result)\b)")
+_MARKERS = re.compile(r"<(?=/?(?:tool_call|tool_result|use_tool)\b)")
+_PLAIN = re.compile(r"[\w.:|-]+\Z")  # what may stand between the quotes of an attribute
 
 
 def broken(text: str) -> str:
-    """A tool's output with our own markers broken by a backslash."""
+    """A tool's output with every marker that could begin a call broken by a backslash."""
     return _MARKERS.sub(r"<\\", text)
 
 
@@ -34,8 +35,9 @@ def _result_parts(result: Result, name: str | None, nonce: str) -> Iterator[Part
             words.append("[image]")
         elif isinstance(part, OtherPart):
             words.append(f"[{part.kind}]")
-    named = f' name="{name}"' if name else ""
-    yield TextPart(f'<tool_result:{nonce} id="{result.call_id}"{named}>\n' + "\n".join(words) + f"\n</tool_result:{nonce}>")
+    named = f' name="{name}"' if name and _PLAIN.match(name) else ""
+    id = result.call_id if _PLAIN.match(result.call_id) else "?"
+    yield TextPart(f'<tool_result:{nonce} id="{id}"{named}>\n' + "\n".join(words) + f"\n</tool_result:{nonce}>")
     yield from images
 
 

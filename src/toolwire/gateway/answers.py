@@ -93,8 +93,15 @@ class ResponsesAnswer:
     async def _keep(self, response: bytes) -> None:
         if self._store is None:
             return
+        try:
+            await self._store.put(self._stored(response))
+        except ToolwireError as error:
+            log.error("response %s could not be stored: %s", self._id, error)
+            self.kept = False
+
+    def _stored(self, response: bytes) -> StoredResponse:
         told = self._encoder.response()
-        stored = StoredResponse(
+        return StoredResponse(
             id=self._id,
             key_id=self._key_id,
             created_at=self._created,
@@ -105,11 +112,6 @@ class ResponsesAnswer:
             input_items=_input_items(self._body, self._ids),
             items=decode_responses.stored_items(self._body, told["output"]),
         )
-        try:
-            await self._store.put(stored)
-        except ToolwireError as error:
-            log.error("response %s could not be stored: %s", self._id, error)
-            self.kept = False
 
 
 def _input_items(body: dict[str, Any], ids: IdFactory) -> list[dict[str, Any]]:

@@ -6,12 +6,16 @@ One `Interpreter` reads one run (one attempt of it). Pure: no I/O, ids are hande
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from toolwire.emulate.dialects.render import envelope
 from toolwire.emulate.freeform import Unwrap
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text
 from toolwire.gateway.plan import Plan
 from toolwire.ids import IdFactory
 
 _REASONS = {"length": "length"}
+_UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the request does not declare.")
 
 
 class Interpreter:
@@ -26,6 +30,7 @@ class Interpreter:
         self._scanner = plan.scanner() if plan.scanner is not None else None
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._held: list[Event] = []
+        self._strange: dict[int, list[str]] = {}  # undeclared calls being read: name, then pieces of arguments
         self._taken = set(plan.known_ids)
         self.ended = False
         if self._scanner is not None and plan.prefill:
@@ -34,6 +39,8 @@ class Interpreter:
     def feed(self, batch: list[Event]) -> list[Event]:
         if self._scanner is not None:
             batch = self._scan(batch)
+        if self._plan.declared is not None:
+            batch = self._declare(batch)
         if self._unwrap is not None:
             batch = self._unwrap.feed(batch)
         if self._plan.hold_calls:
@@ -61,8 +68,29 @@ class Interpreter:
                 if isinstance(event, Failure):
                     out += scanner.finish("cancelled")
                 out.append(event)
-        if scanner.unknown and self._plan.unknown_is_error:
-            return [Failure("invalid_tool_call", "The model called a tool that the request does not declare.")]
+        return [_UNKNOWN] if scanner.unknown and self._plan.unknown == "error" else out
+
+    def _declare(self, batch: list[Event]) -> list[Event]:
+        """Calls of tools that the request does not declare: a name that is known by normalisation is put right, any other call is told as text."""
+        if not self._strange and not any(type(event) is CallBegin for event in batch):
+            return batch
+        out: list[Event] = []
+        for event in batch:
+            if isinstance(event, CallBegin):
+                known = self._plan.declared.resolve(event.name)  # type: ignore[union-attr]
+                if known is not None:
+                    out.append(event if known.name == event.name else replace(event, name=known.name))
+                elif self._plan.unknown == "error":
+                    return [*out, _UNKNOWN]
+                else:
+                    self._strange[event.index] = [event.name]
+            elif isinstance(event, CallArgs) and event.index in self._strange:
+                self._strange[event.index].append(event.delta)
+            elif isinstance(event, CallEnd) and event.index in self._strange:
+                name, *pieces = self._strange.pop(event.index)
+                out.append(Text(envelope(name, "".join(pieces))))
+            else:
+                out.append(event)
         return out
 
     def _hold(self, batch: list[Event]) -> list[Event]:

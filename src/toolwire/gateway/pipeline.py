@@ -391,7 +391,10 @@ class Run:
             dropped=self._dropped(),
         )
         for observer in self._gateway.observers:
-            observer(summary)
+            try:
+                observer(summary)
+            except Exception:  # who only watches must not change what is watched
+                log.exception("an observer of turns failed")
 
 
 class _Blocks:

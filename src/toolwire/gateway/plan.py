@@ -16,6 +16,7 @@ from toolwire.backends.base import Backend, Capabilities, Strategy
 from toolwire.config import ToolSettings
 from toolwire.decode.tools import HOSTED
 from toolwire.emulate import freeform, prompt
+from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.transcript import text_only, transcript
 from toolwire.ids import IdFactory
@@ -148,7 +149,9 @@ class Plan:
     nonce: str = ""
     prefill: str = ""
     hold_calls: bool = False
-    unknown_is_error: bool = False
+    declared: ToolRegistry | None = None
+    """The tools that may be called; None: whatever the backend calls goes out."""
+    unknown: Literal["text", "error"] = "text"
     known_ids: frozenset[str] = field(default_factory=frozenset)
 
     def report_header(self) -> str:
@@ -178,6 +181,8 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=_report(turn, capabilities, strategy),
         choice=turn.tool_choice,
+        declared=None if settings.unknown_tool == "forward" else ToolRegistry(turn.tools if offered else ()),
+        unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset(item.call_id for item in turn.items if isinstance(item, Call)),
     )
     return _emulate(plan, turn, offered, capabilities, settings, ids, backend) if emulated else _pass_on(plan, turn, capabilities, settings)
@@ -256,7 +261,6 @@ def _emulate(
         required=required,
         nonce=nonce,
         prefill=prefill,
-        unknown_is_error=settings.unknown_tool == "error",
     )
 
 

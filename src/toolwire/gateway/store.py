@@ -29,6 +29,8 @@ T = TypeVar("T")
 MAX_CHAIN = 1000
 """How many responses a conversation by `previous_response_id` may have; longer ones are refused, not cut."""
 MAX_CHAIN_BYTES = 64 * 1024 * 1024
+LOCKED_S = 2.0
+"""How long a file that another process holds is waited for."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -159,7 +161,7 @@ class Store:
             self._connection = _open(self.path)
         try:
             return work(self._connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:  # the latter: a row that is not what was written
             log.error("store %s: %s failed: %s", self.path, action, error)
             raise ToolwireError("server", f"The gateway's store could not {action}: {error}.") from error
 
@@ -189,7 +191,7 @@ def _open(path: str) -> sqlite3.Connection:
     try:
         if path != ":memory:":
             _prepare_file(Path(path))
-        connection = sqlite3.connect(path, isolation_level=None, timeout=5)
+        connection = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_S)
     except (OSError, sqlite3.Error) as error:
         raise ToolwireError("server", f"store {path}: can not be opened: {getattr(error, 'strerror', None) or error}") from error
     try:
@@ -256,7 +258,7 @@ def _put(connection: sqlite3.Connection, stored: StoredResponse) -> None:
         output = msgspec.json.decode(stored.response).get("output") or ()
         ids = {item["id"] for item in (*stored.input_items, *output) if isinstance(item.get("id"), str)}
         connection.executemany(
-            "INSERT OR REPLACE INTO items (key_id, id, response_id) VALUES (?, ?, ?)", [(stored.key_id, id, stored.id) for id in sorted(ids)]
+            "INSERT OR IGNORE INTO items (key_id, id, response_id) VALUES (?, ?, ?)", [(stored.key_id, id, stored.id) for id in sorted(ids)]
         )
         connection.execute("COMMIT")
     except BaseException:
@@ -305,14 +307,22 @@ def _get(connection: sqlite3.Connection, id: str, key_id: str) -> StoredResponse
 def _referenced(connection: sqlite3.Connection, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
     import msgspec
 
-    found: dict[str, dict[str, Any]] = {}
-    for id in ids:
-        row = connection.execute(
-            "SELECT r.response, r.input_items FROM items i JOIN responses r ON r.id = i.response_id WHERE i.key_id = ? AND i.id = ?", (key_id, id)
-        ).fetchone()
+    wanted: dict[str, set[str]] = {}  # by the response that holds them, which is read once
+    for id in dict.fromkeys(ids):
+        row = connection.execute("SELECT response_id FROM items WHERE key_id = ? AND id = ?", (key_id, id)).fetchone()
         if row is not None:
-            items = (*msgspec.json.decode(row[0]).get("output", ()), *msgspec.json.decode(row[1]))
-            found.update((item["id"], item) for item in items if item.get("id") == id)
+            wanted.setdefault(row[0], set()).add(id)
+    found: dict[str, dict[str, Any]] = {}
+    size = 0
+    for response_id, among in wanted.items():
+        row = connection.execute("SELECT response, input_items FROM responses WHERE id = ? AND key_id = ?", (response_id, key_id)).fetchone()
+        if row is None:
+            continue
+        size += len(row[0]) + len(row[1])
+        if size > MAX_CHAIN_BYTES:
+            raise ToolwireError("context_length", "The items that the input refers to are too large.", param="input")
+        items = (*msgspec.json.decode(row[0]).get("output", ()), *msgspec.json.decode(row[1]))
+        found.update((item["id"], item) for item in items if item.get("id") in among)
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,20 +212,21 @@ async def provider() -> AsyncIterator[Provider]:
 # --- the backend -------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("codex-home")
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Codex's homes of this test session: the first test warms them, for a fresh one takes a second."""
+    return tmp_path_factory.mktemp("codex-homes")
 
 
 @pytest.fixture
-async def make(provider: Provider, home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., CodexBackend]]:
+async def make(provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., CodexBackend]]:
     """`make(binary, **options)`: a backend whose Codex talks to the test's provider. Closed when the test ends."""
     monkeypatch.setenv("SCRIPTED_KEY", "sk-scripted")
+    monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
     made: list[CodexBackend] = []
 
     def build(binary: str, **options: Any) -> CodexBackend:
+        home = homes / hashlib.sha256(binary.encode()).hexdigest()[:8]
         given = {"model": "gpt-5.5", "home": str(home), "provider": {"base_url": provider.base_url, "env_key": "SCRIPTED_KEY"}, **options}
         made.append(CodexBackend("codex", CodexOptions(bin=binary, **given)))
         return made[-1]

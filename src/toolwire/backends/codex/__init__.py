@@ -1,6 +1,7 @@
 """Codex as a backend: the real `codex app-server` behind the gateway.
 
 options.py   the keys of [models.ID]
+aliases.py   other names of a model
 version.py   what a version can do
 settings.py  Codex's config.toml and model catalog, as data
 home.py      the private folder that Codex lives in

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from os.path import expanduser
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.codex.aliases import efforts_of, known_effort
 from toolwire.backends.codex.dynamic import DynamicRun
 from toolwire.backends.codex.home import Home, prepare_home
 from toolwire.backends.codex.login import require_login
@@ -25,7 +26,8 @@ from toolwire.errors import ToolwireError
 from toolwire.turn import Turn
 
 FIELDS = frozenset({"reasoning_effort", "reasoning", "response_format", "text"})
-_TEXT_ONLY = Capabilities(schema=True, images=True, reasoning=True, fields=FIELDS)
+EFFORTS = ("low", "medium", "high", "xhigh")
+_TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS)
 _NATIVE = replace(_TEXT_ONLY, tools=True, tool_choice=True, parallel=True)
 STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emulated": "emulated"}
 
@@ -52,6 +54,14 @@ class CodexBackend:
     @property
     def capabilities(self) -> Capabilities:
         return _TEXT_ONLY if self.strategy == "emulated" else _NATIVE
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        return tuple(efforts_of(self.id, EFFORTS))
+
+    def alias(self, name: str) -> str | None:
+        effort = efforts_of(self.id, EFFORTS).get(name)
+        return effort if effort is not None else known_effort(name)
 
     @property
     def home(self) -> Home | None:

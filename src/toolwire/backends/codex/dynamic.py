@@ -146,9 +146,9 @@ class DynamicRun:
                     yield [*self._reader.usage(), self._no_call()]
                     return
                 self._corrected = True
-                yield [Dropped("retry", max(1, sum(len(event.text) for event in held if isinstance(event, Text))))]
+                yield [Dropped("retry", max(1, sum(len(event.text) for event in held + batch if isinstance(event, Text))))]
                 held = []
-                self._reader.ended, self._reader.complete = None, False
+                self._reader.again()
                 words = items.correction(self._turn.tool_choice)
                 await self._begin({**turn_params(self._turn, self._options), "input": [{"type": "text", "text": words}]})
                 continue

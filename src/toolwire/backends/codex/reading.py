@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import end_of
 from toolwire.backends.codex.rpc import Notification
-from toolwire.emulate.arguments import load_object
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought
 
 REFUSALS = {
@@ -23,6 +25,9 @@ REFUSALS = {
     "parallel": "This call was not made: only one at a time is allowed. Ask for it again, alone, if it is still needed.",
 }
 """Why a call is not passed on, as a kind of `Dropped`, and what the model is told."""
+DEPTH = 127
+"""How deeply Codex's JSON may be nested."""
+_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 BETWEEN = "\n\n"
 """Between two messages of one answer, and between the parts of a summary."""
 
@@ -39,12 +44,16 @@ class Reader:
 
     def begin(self) -> None:
         """A new answer of ours begins, on the same thread."""
+        self._before = self._total
+        self.again()
+
+    def again(self) -> None:
+        """The same answer is tried once more, by another turn; its tokens add up."""
         self._error: wire.TurnError | None = None
         self._item = ""
         self._summary: tuple[str, int] | None = None
         self._spoke = False
         self._index = 0
-        self._before = self._total
         self.calls: list[str] = []
         """The calls of this answer that wait, in model order."""
         self.refused: list[tuple[str, str]] = []
@@ -105,7 +114,7 @@ class Reader:
     def _refusal(self, item: wire.RawItem) -> str:
         if item.type != "function_call" or item.name not in self._tools:
             return "unknown"
-        if load_object(item.arguments) is None:
+        if not is_object(item.arguments):
             return "malformed"
         return "parallel" if self.calls and not self._parallel else ""
 
@@ -155,6 +164,23 @@ _READ: dict[str, Callable[[Reader, Any], list[Event]]] = {
     "turn/completed": Reader._completed,
     "error": Reader._failed,
 }
+
+
+def is_object(text: str) -> bool:
+    """Whether Codex reads it as a JSON object: strictly, and not nested too deeply."""
+    try:
+        msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return text.count("{") + text.count("[") <= DEPTH or _depth(text) <= DEPTH
+
+
+def _depth(text: str) -> int:
+    deepest = depth = 0
+    for mark in _MARKS.findall(text):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(mark, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _sum(one: wire.Tokens, other: wire.Tokens) -> wire.Tokens:

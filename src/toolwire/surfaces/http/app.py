@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.exceptions import HTTPException
@@ -85,6 +85,8 @@ class App:
             return
         exchange = Exchange(scope, receive, send, headers, request_id, self._gate.cors(headers))
         try:
+            if len(headers) != len(scope["headers"]):
+                _check_single(scope["headers"])
             self._gate.check_place(headers, scope.get("http_version", "1.1"))
             api = TURN_ROUTES.get(scope["path"])
             if api is not None and method == "POST":
@@ -92,6 +94,8 @@ class App:
             else:
                 await self._cold(exchange, scope, receive, send)
         except ToolwireError as error:
+            if exchange.started:
+                raise  # half an answer is out: the server cuts the connection
             await self._refuse(exchange, error.failure)
         except HTTPException as error:
             await self._refuse_route(exchange, error)
@@ -260,6 +264,16 @@ class Watch:
 
     def stop(self) -> None:
         self._task.cancel()
+
+
+SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
+
+
+def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises when a header on which a decision rests was sent twice: two readers could see two different requests."""
+    names = [name for name, _ in headers if name in SINGLE]
+    if len(names) != len(set(names)):
+        raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
 
 
 def _typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:

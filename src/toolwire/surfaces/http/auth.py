@@ -130,7 +130,10 @@ class Gate:
         """Headers of the 204 that answers OPTIONS. A foreign origin gets the 204 too, without the permission a browser looks for."""
         vary = (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
         origin = headers.get(b"origin")
-        if origin is not None and not self.origin_allowed(origin, headers.get(b"host")):
+        host = headers.get(b"host")
+        if self._check_hosts and host is not None and not self._host_allowed(host):
+            return [vary]
+        if origin is not None and not self.origin_allowed(origin, host):
             return [vary]
         asked = headers.get(b"access-control-request-headers", b"")
         out = [

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.surfaces.http.auth import HeaderList, Headers
@@ -21,6 +22,7 @@ JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 BODY_IDLE_S = 60.0
 LINGER_S = 30.0
+LONGEST_RETRY_S = 86_400.0
 LINGER_BYTES = 512 * 1024 * 1024
 SMALL_BODY = 64 * 1024
 
@@ -130,8 +132,8 @@ class Exchange:
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if failure.retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % max(1, math.ceil(failure.retry_after_s))))
-        body = encode_json(error_object(failure))
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(failure.retry_after_s, LONGEST_RETRY_S)))))
+        body = encode(error_object(failure))
         if self._body_read or self._body_is_absent():
             await self.reply(status, headers, body)
         else:

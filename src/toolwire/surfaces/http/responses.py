@@ -40,7 +40,7 @@ class Responses:
         if order not in ("asc", "desc"):
             raise ToolwireError("invalid_value", "Expected 'asc' or 'desc'.", param="order")
         limit = query.get("limit", str(DEFAULT_PAGE))
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
+        if not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and 1 <= int(limit) <= MAX_PAGE):
             raise ToolwireError("invalid_value", f"Expected an integer from 1 to {MAX_PAGE}.", param="limit")
         page = None
         if self._store is not None:

@@ -1,0 +1,355 @@
+"""Processes and homes: what happens when Codex dies, is missing, grows old, or is not logged in; and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.backends.base import Batch
+from toolwire.backends.codex import CodexBackend, CodexOptions, inspect
+from toolwire.backends.codex.worker import Worker
+from toolwire.errors import ToolwireError
+from toolwire.events import Event, Failure, Finish, Text
+from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+
+Make = Callable[..., CodexBackend]
+TURN = Turn("chat", "codex", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+
+
+async def gather(batches: AsyncGenerator[Batch, None]) -> list[Event]:
+    async with aclosing(batches):
+        return [event async for batch in batches for event in batch]
+
+
+def said(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+async def ready(make: Make, binary: str, **options: Any) -> CodexBackend:
+    backend = make(binary, **options)
+    await backend.prepare()
+    return backend
+
+
+def group(leader: int) -> set[int]:
+    """The processes of a group that live."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == leader and fields[0] != "Z":
+                found.add(int(entry.name))
+    return found
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def worker_of(backend: CodexBackend) -> Worker:
+    assert backend.pool is not None
+    return backend.pool.workers[0]
+
+
+# --- death -------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_works(make: Make, new_codex: str, provider: Any) -> None:
+    provider.play(provider.stalled(provider.text("Once upon")[:-1]))
+    backend = await ready(make, new_codex)
+    runs = [backend.run(TURN) for _ in range(3)]
+    for run in runs:
+        assert said(await anext(run)).startswith("Once")
+    leader = worker_of(backend).pid
+    for pid in group(leader):
+        os.kill(pid, signal.SIGKILL)
+    for run in runs:
+        events = [event for event in await gather(run) if not isinstance(event, Text)]
+        assert len(events) == 1 and isinstance(events[0], Failure)
+        assert events[0].kind == "backend_cut" and "killed by signal 9" in events[0].message
+    provider.play(provider.text("Fine."))
+    assert said(await gather(backend.run(TURN))) == "Fine."
+    assert worker_of(backend).pid != leader
+
+
+async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(make: Make, new_codex: str, provider: Any) -> None:
+    provider.play(provider.text("Fine."))
+    backend = await ready(make, new_codex)
+    await gather(backend.run(TURN))
+    leader = worker_of(backend).pid
+    os.kill(leader, signal.SIGKILL)
+    await until(lambda: not group(leader))
+    assert said(await gather(backend.run(TURN))) == "Fine."
+
+
+async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(make: Make, new_codex: str, provider: Any) -> None:
+    provider.play(provider.call("look", "{}", "call_a"))
+    live = (backend := await ready(make, new_codex)).open(TURN)
+    assert (await gather(live.segment()))[-1] == Finish("tool_calls")
+    for pid in group(worker_of(backend).pid):
+        os.kill(pid, signal.SIGKILL)
+    await live.answer({"call_a": Result("call_a", (TextPart("x"),))})
+    events = await gather(live.segment())
+    assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "backend_cut"
+    await live.cancel()
+
+
+async def test_closing_leaves_no_process_behind(make: Make, new_codex: str, old_codex: str, provider: Any) -> None:
+    for binary in (new_codex, old_codex):
+        provider.play(provider.stalled(provider.text("Once upon")[:-1]))
+        backend = await ready(make, binary)
+        run = backend.run(TURN)
+        await anext(run)
+        leader = worker_of(backend).pid
+        assert group(leader)
+        await backend.close()
+        assert not group(leader)
+        events = [event for event in await gather(run) if isinstance(event, Failure)]
+        assert len(events) == 1
+
+
+async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str) -> None:
+    program = f"""
+        import asyncio, os, sys
+        from toolwire.backends.codex import CodexOptions
+        from toolwire.backends.codex.home import prepare_home
+        from toolwire.backends.codex.worker import Worker
+
+        async def main():
+            options = CodexOptions(bin={new_codex!r}, home={str(homes / "killed")!r}, provider={{"base_url": "http://127.0.0.1:9/v1"}})
+            worker = Worker(await prepare_home(options))
+            await worker.start(20)
+            print(worker.pid, flush=True)
+            await asyncio.Event().wait()
+
+        asyncio.run(main())
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        leader = int(await asyncio.to_thread(process.stdout.readline))
+        assert group(leader)
+        process.kill()
+    await until(lambda: not group(leader))
+
+
+# --- what Codex asks of us ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def imitation(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """A program that takes the part of Codex: for what the real one can not be made to do."""
+
+    def write(body: str) -> str:
+        path = tmp_path / "codex"
+        head = f"#!{sys.executable}\nimport json, os, sys, time\n"
+        head += "if '--version' in sys.argv: print('codex-cli 0.166.0'); sys.exit()\n"
+        head += "if 'debug' in sys.argv: sys.exit('no catalog')\n"
+        head += "def say(**message): print(json.dumps(message), flush=True)\n"
+        head += "def hear(): return json.loads(sys.stdin.readline())\n"
+        path.write_text(head + textwrap.dedent(body))
+        path.chmod(0o700)
+        return str(path)
+
+    yield write
+
+
+async def test_an_approval_that_codex_asks_for_is_refused_at_once(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+    binary = imitation("""
+        hello = hear()
+        say(id=hello["id"], result={"userAgent": "toolwire/0.166.0"})
+        hear()
+        say(id=7, method="item/commandExecution/requestApproval", params={"threadId": "t", "command": "rm -rf /"})
+        say(id="x", method="item/tool/call", params={"threadId": "nobody's", "callId": "c"})
+        answers = [hear(), hear()]
+        ask = hear()
+        say(id=ask["id"], result={"account": answers})
+        hear()
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    assert backend.pool is not None
+    lease = await backend.pool.lease()
+    answers = (await lease.worker.account()).account
+    assert [answer["id"] for answer in answers] == [7, "x"] and all("error" in answer for answer in answers)
+    lease.release(True)
+
+
+async def test_an_overloaded_codex_is_asked_again(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+    binary = imitation("""
+        say(id=hear()["id"], result={"userAgent": "toolwire/0.166.0"})
+        hear()
+        for _ in range(2):
+            say(id=hear()["id"], error={"code": -32001, "message": "Server overloaded; retry later."})
+        say(id=hear()["id"], result={"account": "there"})
+        hear()
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    assert backend.pool is not None
+    lease = await backend.pool.lease()
+    assert (await lease.worker.account()).account == "there"
+    lease.release(True)
+
+
+async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+    mark = tmp_path / "healed"
+    binary = imitation(f"""
+        if not os.path.exists({str(mark)!r}):
+            sys.exit("the state is broken")
+        say(id=hear()["id"], result={{"userAgent": "toolwire/0.166.0"}})
+        sys.stdin.read()
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    pool = backend.pool
+    assert pool is not None
+    now = 1000.0
+    pool._clock = lambda: now
+    pauses = []
+    for _ in range(8):
+        with pytest.raises(ToolwireError, match="the state is broken") as first:
+            await pool.lease()
+        assert first.value.failure.kind == "backend_unavailable"
+        with pytest.raises(ToolwireError, match=r"the state is broken.*started again in") as second:
+            await pool.lease()
+        assert second.value.failure.retry_after_s is not None
+        pauses.append(round(second.value.failure.retry_after_s, 1))
+        now += second.value.failure.retry_after_s + 0.01
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0] or pauses == [0.6, 1.1, 2.1, 4.1, 8.1, 16.1, 30.1, 30.1]
+    mark.touch()
+    lease = await pool.lease()
+    assert lease.worker.alive
+    lease.release(True)
+
+
+async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+    binary = imitation("""
+        sys.stderr.write("still thinking\\n"); sys.stderr.flush()
+        time.sleep(60)
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"), start_timeout_s=0.5)
+    assert backend.pool is not None
+    with pytest.raises(ToolwireError, match="still thinking"):
+        await backend.pool.lease()
+
+
+# --- age -------------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_old_process_finishes_its_threads_and_ends(make: Make, new_codex: str, provider: Any) -> None:
+    provider.play(provider.call("look", "{}", "call_a"))
+    backend = await ready(make, new_codex, max_threads=2)
+    parked = backend.open(TURN)
+    await gather(parked.segment())
+    first = worker_of(backend).pid
+    provider.play(provider.text("Fine."))
+    await gather(backend.run(TURN))
+    assert backend.pool is not None and backend.pool.workers == ()
+    assert said(await gather(backend.run(TURN))) == "Fine."
+    assert worker_of(backend).pid != first
+    assert group(first), "a parked run still needs its process"
+    await parked.answer({"call_a": Result("call_a", (TextPart("x"),))})
+    assert said(await gather(parked.segment())) == "Fine."
+    await until(lambda: not group(first))
+
+
+async def test_a_process_that_holds_too_much_memory_is_replaced(make: Make, new_codex: str, provider: Any) -> None:
+    provider.play(provider.text("Fine."))
+    backend = await ready(make, new_codex, max_rss_mb=1)
+    for _ in range(2):
+        assert said(await gather(backend.run(TURN))) == "Fine."
+    assert backend.pool is not None and backend.pool.workers == ()
+
+
+async def test_more_workers_start_one_after_another_in_a_fresh_home(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+    provider.play(provider.call("look", "{}", "call_a"))
+    backend = await ready(make, new_codex, workers=2, home=str(tmp_path / "home"))
+    runs = [backend.open(TURN) for _ in range(3)]
+    for events in await asyncio.gather(*(gather(run.segment()) for run in runs)):
+        assert events[-1] == Finish("tool_calls")
+    assert backend.pool is not None and len(backend.pool.workers) == 2
+    for run in runs:
+        await run.cancel()
+
+
+# --- home and login --------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_missing_binary_is_one_clear_line(tmp_path: Path) -> None:
+    backend = CodexBackend("codex", CodexOptions(bin=str(tmp_path / "nothing")))
+    assert not await backend.ready()
+    with pytest.raises(ToolwireError, match="npm install"):
+        await backend.prepare()
+    facts = await inspect(CodexOptions(bin=str(tmp_path / "nothing")))
+    assert facts["installed"] is False and "npm install" in facts["problem"]
+
+
+async def test_the_home_is_private_and_the_persons_own_is_not_touched(new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.toml").write_text('model = "mine"\n')
+    (own / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-of-the-person"}))
+    monkeypatch.setenv("CODEX_HOME", str(own))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for home in ("", str(own)):
+        backend = CodexBackend("codex", CodexOptions(bin=new_codex, home=home))
+        await backend.prepare()
+        made = backend.home
+        assert made is not None and made.path.is_relative_to(tmp_path / "state")
+        assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
+        assert stat.S_IMODE((made.path / "config.toml").stat().st_mode) == 0o600
+        assert (made.path / "auth.json").is_symlink() and os.readlink(made.path / "auth.json") == str(own / "auth.json")
+        config = tomllib.loads((made.path / "config.toml").read_text())
+        assert config["model_providers"]["toolwire"]["requires_openai_auth"] is True
+        assert config["features"]["shell_tool"] is False
+        assert made.env["CODEX_HOME"] == str(made.path)
+    assert sorted(file.name for file in own.iterdir()) == ["auth.json", "config.toml"]
+    assert (own / "config.toml").read_text() == 'model = "mine"\n'
+
+
+async def test_codex_gets_its_providers_key_and_no_other_secret(make: Make, new_codex: str) -> None:
+    backend = await ready(make, new_codex)
+    assert backend.home is not None
+    assert backend.home.env["SCRIPTED_KEY"] == "sk-scripted"
+    assert set(backend.home.env) <= {"PATH", "HOME", "CODEX_HOME", "SCRIPTED_KEY"} | {name for name in os.environ if "proxy" in name.lower()}
+    assert not (backend.home.path / "auth.json").exists()
+
+
+async def test_nobody_is_logged_in_and_the_error_says_how_to(new_codex: str, old_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "nobody"))
+    for binary in (new_codex, old_codex):
+        options = CodexOptions(bin=binary, home=str(tmp_path / Path(binary).parents[2].name))
+        facts = await inspect(options)
+        assert facts["installed"] and facts["logged_in"] is False and "codex login" in facts["problem"]
+        backend = CodexBackend("codex", options)
+        try:
+            events = await gather(backend.run(TURN))
+        finally:
+            await backend.close()
+        assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "backend_auth"
+        assert "codex login" in events[0].message and "https://auth.openai.com/" in events[0].message
+
+
+async def test_a_login_of_the_persons_own_is_seen(new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-of-the-person"}))
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "own"))
+    facts = await inspect(CodexOptions(bin=new_codex, home=str(tmp_path / "home")))
+    assert facts["logged_in"] is True and facts["problem"] is None
+    assert facts["version"] == "0.166.0" and facts["strategy"] == "parked"
