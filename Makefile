@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 2
+NODE := tests/clients tests/codex/new tests/codex/old
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help install serve test lint format bench fuzz evidence dist supported clean
@@ -15,7 +16,7 @@ install: $(VENV)/.core  ## the virtual environment, at .venv
 serve: $(VENV)/.core  ## run the gateway with the embedded default: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test tests/clients/node_modules/.stamp  ## every test
+test: $(VENV)/.test $(NODE:%=%/node_modules/.stamp)  ## every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
@@ -44,7 +45,7 @@ dist: $(VENV)/.dist  ## wheel and sdist, in dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) dist build tests/clients/node_modules bench/work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) dist build $(NODE:%=%/node_modules) bench/work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Toolwire needs Python 3.11 or newer; try: make PYTHON=python3.12" >&2; exit 1; }
@@ -66,6 +67,6 @@ $(VENV)/.dist: $(VENV)/.core
 	$(BIN)/python -m pip install -q -e '.[dist]'
 	@touch $@
 
-# The real JavaScript clients. Without npm their tests skip, and say so.
-tests/clients/node_modules/.stamp: tests/clients/package-lock.json
-	@if command -v npm >/dev/null; then npm ci --prefix tests/clients --no-audit --no-fund --silent && touch $@; else echo "npm is missing: the tests of JavaScript clients will be skipped"; fi
+# The real JavaScript clients and the real Codex binaries. Without npm their tests skip, and say so.
+%/node_modules/.stamp: %/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix $* --no-audit --no-fund --silent && touch $@; else echo "npm is missing: the tests that need $* will be skipped"; fi

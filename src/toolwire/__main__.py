@@ -97,9 +97,29 @@ def _models(arguments: argparse.Namespace) -> int:
     return 0
 
 
+# --- doctor ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    import asyncio
+    import json
+    from dataclasses import asdict
+
+    from toolwire.doctor import examine, report
+
+    findings = asyncio.run(examine(_settings(arguments, {})))
+    print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
+    return 1 if any(finding.mark == "problem" for finding in findings) else 0
+
+
 COMMANDS = (
     Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
     Command("models", "list the configured models", "toolwire models --config toolwire.toml", _models_arguments, _models),
+    Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
 )
 
 

@@ -5,6 +5,7 @@ The rules:
     stands on the records.
   - A record, once there, only grows: a closing event or a final message adds what was missing and erases nothing. Nothing is said twice.
   - Records stand in order of creation. Calls of different choices never meet.
+  - No payload makes it raise or loop: what it can not read is ignored, and counted in `unreadable` where reading failed half-way.
   - Results of tools are no calls. Codex's start-up probes ("resources/list failed") are counted in `phantoms`.
 
 `payloads.py` knows the shapes, `assemble.py` is the engine. No I/O. Standard library only.
@@ -148,6 +149,7 @@ class ToolCallAggregator:
     def __init__(self, id_factory: CallIdFactory | None = None) -> None:
         self.phantoms = 0
         self.matcher_failures = 0
+        self.unreadable = 0
         self._mint: CallIdFactory = id_factory or (lambda choice, number: random_id("call_"))
         self._choices: dict[int, _Choice] = {}
         self._parallel = True
@@ -161,7 +163,7 @@ class ToolCallAggregator:
         call at all, the message's text is searched for some."""
         update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
         if emit_if_missing and not self.has_calls(choice):
-            blocks = self._blocks(payloads.content(payload))
+            blocks = self._blocks(self._text(payload))
             found = [Fragment(at, None, block.name, block.arguments, complete=True) for at, block in enumerate(blocks) if block.name]
             if found:
                 update = self._take(found, max(choice, 0), emit=True, all_held=True)
@@ -193,13 +195,16 @@ class ToolCallAggregator:
 
     def _ingest(self, payload: Any, choice: int, whole: bool, emit: bool) -> Update:
         found: dict[int, list[Fragment]] = {max(choice, 0): []} if whole and emit else {}
-        for node, number in payloads.nodes(payload, max(choice, 0)):
-            if payloads.forbids_parallel(node):
-                self._parallel = False
-            if payloads.is_result(node):
-                self.phantoms += payloads.is_phantom(node)
-            elif fragments := payloads.fragments(node, whole):
-                found.setdefault(number, []).extend(fragments)
+        try:
+            for node, number in payloads.nodes(payload, max(choice, 0)):
+                if payloads.forbids_parallel(node):
+                    self._parallel = False
+                if payloads.is_result(node):
+                    self.phantoms += payloads.is_phantom(node)
+                elif fragments := payloads.fragments(node, whole):
+                    found.setdefault(number, []).extend(fragments)
+        except Exception:  # a stranger's object may raise whatever is asked of it
+            self.unreadable += 1
         updates = [self._take(fragments, number, emit, all_held=whole) for number, fragments in found.items()]
         if len(updates) == 1:
             return updates[0]
@@ -241,6 +246,13 @@ class ToolCallAggregator:
         if call.number not in state.ids:
             state.ids[call.number] = call.id or call.alias or self._mint(choice, call.number)
         return state.ids[call.number]
+
+    def _text(self, payload: Any) -> str:
+        try:
+            return payloads.content(payload)
+        except Exception:  # as above
+            self.unreadable += 1
+            return ""
 
     def _blocks(self, text: str) -> list[TextBlock]:
         if not text:

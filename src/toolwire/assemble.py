@@ -16,35 +16,34 @@ What a fragment means:
   - A name counts once. Another name for the same call, before any arguments and before the call began, is the next piece of it ("get_" + "weather").
     So a call begins when its name is surely whole: it is among the declared names, or arguments come with it or follow it. Without an id it waits for
     the first text of its arguments too, because the id may come late.
+  - A `rough` text may end or begin with half of a surrogate pair: the first half waits for the next piece of its call, a lone half becomes U+FFFD.
 
 What comes out: calls one at a time, in order of appearance, numbered from 0. A call that begins while the one before it is not closed is held until
-that one is, or until the end. Whether arguments are closed is only looked at while another call waits. Cost is linear in what came in. Standard
-library only.
+that one is, or until the end. White space comes out with what follows it; alone it is nothing. Whether arguments are closed is only looked at while
+another call waits. Cost is linear in what came in; `held` and `size` say what it costs to keep. Standard library only.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
-from toolwire.events import CallArgs, CallBegin, CallEnd, CallKind, CallStatus, Dropped, Event
+from toolwire.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped, Event
+from toolwire.partial import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, mend
 
-NOT_JSON = "arguments_not_json"
-NOT_OBJECT = "arguments_not_object"
-CONTRADICTED = "arguments_contradicted"
+__all__ = ["CONTRADICTED", "EVERY_NAME", "NOT_JSON", "NOT_OBJECT", "CallAssembler", "Fragment", "PartialCall", "mend"]
 
-_CUT_REASONS = ("length", "content_filter")
-_STRUCTURE = re.compile(r'[{}\[\]"]')
-_IN_STRING = re.compile(r'["\\]')
+CALL_SIZE = 500
+"""What a call counts for in `size`, besides its texts."""
 
 
 @dataclass(slots=True)
 class Fragment:
     """A piece of a call as an upstream sent it. `alias` is a second id of the same call (a Responses item id); `position` is the fragment's place in
-    its chunk, None where it came alone; `complete` says that `arguments` are the whole."""
+    its chunk, None where it came alone; `complete` says that `arguments` are the whole; `own` opens a call whatever the fragment is known by; `rough`
+    says that texts may hold halves of surrogate pairs."""
 
     index: int | None = None
     id: str | None = None
@@ -54,107 +53,29 @@ class Fragment:
     complete: bool = False
     alias: str | None = None
     position: int | None = None
-
-
-class PartialCall:
-    """A call as far as it came. `arguments` may be read at any time; `number` is its place among the calls, -1 before it has one."""
-
-    __slots__ = (
-        *("alias", "begun", "complete", "ended", "id", "index", "issues", "kind", "name", "number", "pieces", "sent"),
-        *("_depth", "_in_string", "_scanned", "_skip", "_started"),
-    )
-
-    def __init__(self, kind: CallKind, index: int | None) -> None:
-        self.kind: CallKind = kind
-        self.index = index
-        self.id: str | None = None
-        self.alias: str | None = None
-        self.name = ""
-        self.number = -1
-        self.pieces: list[str] = []
-        self.sent = 0
-        self.begun = self.ended = self.complete = False
-        self.issues: list[str] = []
-        self._scanned = self._depth = 0
-        self._started = self._in_string = self._skip = False
-
-    @property
-    def arguments(self) -> str:
-        """The arguments so far. What was sent and scanned is joined once, so that reading often costs no more than reading."""
-        if len(self.pieces) > 1:
-            sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
-            self.is_closed()
-            self.pieces = ["".join(sent)] * bool(sent) + ["".join(rest)] * bool(rest)
-            self.sent, self._scanned = min(len(sent), 1), len(self.pieces)
-        return "".join(self.pieces)
-
-    def is_closed(self) -> bool:
-        """Whether nothing can follow: the call was declared complete, or its outermost JSON bracket closed. Each piece is looked at once."""
-        if self.complete:
-            return True
-        if self.kind == "custom":
-            return False
-        for piece in self.pieces[self._scanned :]:
-            self._scan(piece)
-        self._scanned = len(self.pieces)
-        return self._started and self._depth <= 0
-
-    def _scan(self, piece: str) -> None:
-        at, end = 0, len(piece)
-        if self._skip and end:
-            at, self._skip = 1, False
-        while at < end:
-            found = (_IN_STRING if self._in_string else _STRUCTURE).search(piece, at)
-            if found is None:
-                return
-            at, sign = found.end(), found[0]
-            if sign == '"':
-                self._in_string = not self._in_string
-            elif sign == "\\":
-                self._skip = at >= end
-                at += 1
-            elif sign in "{[":
-                self._depth, self._started = self._depth + 1, True
-            else:
-                self._depth -= 1
-
-    def take_whole(self, whole: str) -> str:
-        """Takes the whole arguments (so far) and returns the new suffix. What is there already is never erased."""
-        known = self.arguments
-        if whole.startswith(known):
-            return whole[len(known) :]
-        if whole and CONTRADICTED not in self.issues:
-            self.issues.append(CONTRADICTED)
-        return ""
-
-    def verdict(self, reason: str) -> CallEnd:
-        """How the call ended, given why the run ended. Empty arguments are fine: the wire writes them as `{}`."""
-        issues = list(self.issues)
-        text = self.arguments if self.kind == "function" else ""
-        if text.strip():
-            try:
-                if not isinstance(_STRICT.decode(text), dict):
-                    issues.append(NOT_OBJECT)
-            except (ValueError, RecursionError):
-                issues.append(NOT_JSON)
-        status: CallStatus = "ok"
-        if issues:
-            status = "truncated" if reason in _CUT_REASONS and issues == [NOT_JSON] else "invalid"
-        elif reason in _CUT_REASONS and self.kind == "custom" and not self.complete:
-            status = "truncated"
-        return CallEnd(self.number, status, tuple(issues))
+    own: bool = False
+    rough: bool = False
 
 
 class CallAssembler:
     """Fragments in, events out. `names` are the declared tools; None: a name is whole when arguments come with it or after it.
 
     `ordered=False` sends every call's events as they come, and neither waits for ids nor judges arguments: for callers whose wire
-    numbers its fragments. `changes` counts what fragments have changed.
+    numbers its fragments. `rename` gives the name that a call begins with. `reason` is why the run ends, where that is known before its last calls.
+    `changes` counts what fragments have changed, `held` the characters that wait, `size` all that is kept.
     """
 
-    def __init__(self, cumulative: bool = False, names: Container[str] | None = None, ordered: bool = True) -> None:
+    def __init__(
+        self,
+        cumulative: bool = False,
+        names: Container[str] | None = None,
+        ordered: bool = True,
+        rename: Callable[[str], str] | None = None,
+    ) -> None:
         self.calls: list[PartialCall] = []
-        self.changes = 0
+        self.reason = ""
+        self.changes = self.held = self.size = 0
+        self._rename = rename
         self._cumulative = cumulative
         self._names = names
         self._ordered = ordered
@@ -173,11 +94,12 @@ class CallAssembler:
         arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
         if bare and fragment.index is not None and type(arguments) is str and not fragment.complete and not self._cumulative:
             call = self._by_index.get(fragment.index)  # the hot path: one more piece of the one open call
-            if call is not None and call.begun and not call.ended and not call.complete and call is self.calls[-1] and arguments:
+            if call is not None and call is self.calls[-1] and arguments and not fragment.rough and _flows(call):
                 self._last = call
                 call.pieces.append(arguments)
                 call.sent += 1
                 self.changes += 1
+                self.size += len(arguments)
                 return [CallArgs(call.number, arguments)]
         return [] if bare and arguments is None else self._add(fragment)
 
@@ -186,7 +108,9 @@ class CallAssembler:
         if self._head == len(self.calls) - 1:
             call = self.calls[self._head]
             if call.begun and call.is_closed():
-                return [self._end(call, "")]
+                out: list[Event] = []
+                self._end(call, "", out)
+                return out
         return []
 
     def finish(self, reason: str = "stop") -> list[Event]:
@@ -196,8 +120,7 @@ class CallAssembler:
             if call.ended:
                 continue
             if call.name:
-                self._send(call, out, force=True)
-                out.append(self._end(call, reason))
+                self._end(call, reason, out)
             else:
                 out.append(Dropped("phantom"))
                 call.ended = True
@@ -208,6 +131,8 @@ class CallAssembler:
 
     def _find(self, fragment: Fragment) -> PartialCall | None:
         """The call that the fragment belongs to; None: it opens one."""
+        if fragment.own:
+            return None
         index, name = fragment.index, fragment.name
         call = self._by_id.get(fragment.id or "") or self._by_id.get(fragment.alias or "")
         if call is not None:
@@ -250,6 +175,7 @@ class CallAssembler:
             call.number = len(self.calls)
         self.calls.append(call)
         self.changes += 1
+        self.size += CALL_SIZE
         if fragment.index is not None:
             self._by_index[fragment.index] = call
         return call
@@ -283,23 +209,27 @@ class CallAssembler:
         if fragment.alias and call.alias is None:
             call.alias = fragment.alias
         for key in (fragment.id, fragment.alias):
-            if key:
-                self._by_id.setdefault(key, call)
+            if key and key not in self._by_id:
+                self._by_id[key] = call
+                self.size += len(key)
         name = fragment.name
         if name and name != call.name and not call.begun and (not call.pieces or not call.name):
             call.name = name if self._cumulative and name.startswith(call.name) else call.name + name
             self.changes += 1
+            self.size += len(call.name)
 
     def _take(self, call: PartialCall, fragment: Fragment) -> int:
         """Adds the fragment's arguments; returns the number of characters that came too late to be sent."""
-        arguments = fragment.arguments
-        if isinstance(arguments, str):
-            text = arguments
-        elif call.pieces:
+        arguments, whole = fragment.arguments, self._cumulative or fragment.complete
+        if not isinstance(arguments, str) and call.pieces:
             return 0  # a JSON value can not be an increment: it repeats what is there
-        else:
-            text = _as_text(arguments)
-        if self._cumulative or fragment.complete:
+        text = _as_text(arguments)
+        if text is None:
+            call.issues.append(NOT_JSON)
+            return 0
+        if fragment.rough or call.half:
+            text, call.half = mend("" if whole else call.half, text, more=not fragment.complete)
+        if whole:
             text = call.take_whole(text)
         elif fragment.name and fragment.name == call.name and call.pieces and text == call.arguments and call.is_closed():
             return 0  # the whole call once more
@@ -307,9 +237,15 @@ class CallAssembler:
             return 0
         if (call.ended or call.complete) and (self._ordered or not fragment.complete):
             return len(text) if text.strip() else 0
-        call.pieces.append(text)
-        self.changes += 1
+        self._keep(call, text)
         return 0
+
+    def _keep(self, call: PartialCall, text: str) -> None:
+        call.pieces.append(text)
+        call.solid = call.solid or call.kind == "custom" or not self._ordered or not text.isspace()
+        self.changes += 1
+        self.held += len(text)
+        self.size += len(text)
 
     def _is_whole(self, name: str, has_arguments: bool) -> bool:
         if self._names is None:
@@ -325,7 +261,7 @@ class CallAssembler:
         if not self._ordered:
             self._send(call, out, force=ready)
             if call.begun and call.complete and not call.ended:
-                out.append(self._end(call, ""))
+                self._end(call, "", out)
             return
         while self._head < len(self.calls):
             head = self.calls[self._head]
@@ -333,7 +269,7 @@ class CallAssembler:
             self._send(head, out, force=waiting or (ready and head is call) or head.complete)
             if not head.begun or not (head.complete or (waiting and head.is_closed())):
                 return
-            out.append(self._end(head, ""))
+            self._end(head, self.reason if head.complete else "", out)
 
     def _send(self, call: PartialCall, out: list[Event], force: bool) -> None:
         if not call.begun:
@@ -342,18 +278,25 @@ class CallAssembler:
             if self._ordered:
                 call.number, self._numbered = self._numbered, self._numbered + 1
             call.begun = True
-            out.append(CallBegin(call.number, call.name, call.id or call.alias, call.kind))
-        if call.sent < len(call.pieces):
-            fresh = call.pieces[call.sent :]
+            name = call.name if self._rename is None else self._rename(call.name)
+            out.append(CallBegin(call.number, name, call.id or call.alias, call.kind))
+        if call.sent < len(call.pieces) and call.solid:
+            text = "".join(call.pieces[call.sent :])
             call.sent = len(call.pieces)
-            out.append(CallArgs(call.number, fresh[0] if len(fresh) == 1 else "".join(fresh)))
+            self.held -= len(text)
+            out.append(CallArgs(call.number, text))
 
-    def _end(self, call: PartialCall, reason: str) -> CallEnd:
+    def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
+        if call.half:
+            self._keep(call, mend(call.half, "", more=False)[0])
+            call.half = ""
+        self._send(call, out, force=True)
         call.ended = True
-        if not self._ordered:
-            return CallEnd(call.number, issues=tuple(call.issues))
-        self._head += 1
-        return call.verdict(reason)
+        if self._ordered:
+            self._head += 1
+            out.append(call.verdict(reason))
+        else:
+            out.append(CallEnd(call.number, issues=tuple(call.issues)))
 
 
 class _EveryName:
@@ -365,13 +308,16 @@ EVERY_NAME: Container[str] = _EveryName()
 """For callers who take every name as whole."""
 
 
-def _as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+def _flows(call: PartialCall) -> bool:
+    """Whether the next piece of the call can go out as it is."""
+    return call.begun and call.solid and not (call.ended or call.complete or call.half)
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
-
-
-_STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_constant)
-"""JSON as the standard has it: no NaN, and numbers of any length."""
+def _as_text(arguments: Any) -> str | None:
+    """Arguments as JSON text; None for a value that can not be written: it contains itself, is nested too deeply, or is no JSON."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    except Exception:  # a stranger's object may raise whatever is asked of it
+        return None

@@ -13,6 +13,7 @@ from toolwire.backends.base import Backend
 # name → (module, options class, backend class)
 BACKENDS: dict[str, tuple[str, str, str]] = {
     "scripted": ("toolwire.backends.scripted", "ScriptedOptions", "ScriptedBackend"),
+    "codex": ("toolwire.backends.codex", "CodexOptions", "CodexBackend"),
     "openai": ("toolwire.backends.openai", "OpenAIOptions", "OpenAIBackend"),
 }
 

@@ -194,6 +194,18 @@ class Provider:
 
         return answer
 
+    def dripping(self, words: str) -> Answer:
+        """Says the same words again and again until Codex hangs up."""
+
+        async def answer(exchange: Exchange) -> web.StreamResponse:
+            first, delta, *_ = text(words, size=len(words))
+            response = await self.stream(exchange, [first], end=False)
+            while True:
+                await response.write(f"event: {delta['type']}\ndata: {json.dumps(delta)}\n\n".encode())
+                await asyncio.sleep(0.02)
+
+        return answer
+
 
 @pytest.fixture
 async def provider() -> AsyncIterator[Provider]:

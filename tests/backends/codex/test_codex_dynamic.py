@@ -14,6 +14,7 @@ import pytest
 
 from toolwire.backends.base import Batch, ParkingBackend
 from toolwire.backends.codex import CodexBackend
+from toolwire.backends.codex.worker import Worker
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
 from toolwire.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
@@ -239,8 +240,9 @@ async def test_reasoning_comes_as_thoughts_and_effort_and_summary_are_passed_on(
     assert "".join(event.text for event in events if isinstance(event, Thought) and event.summary) == "First.\n\nSecond."
     assert said(events) == "So."
     assert provider.seen[0].body["reasoning"] == {"effort": "high", "summary": "detailed"}
-    await gather(backend.run(turn()))
+    await gather(backend.run(turn(sampling=Sampling(verbosity="high"))))
     assert provider.seen[1].body["reasoning"]["effort"] == "low"
+    assert provider.seen[1].body["text"] == {"verbosity": "high"}
 
 
 async def test_a_schema_is_passed_on_where_a_provider_would_take_it_strictly_and_told_where_not(make: Make, new_codex: str, provider: Any) -> None:
@@ -355,29 +357,32 @@ async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(make: Make, 
     assert said(await gather(backend.run(turn()))) == "Fine."
 
 
-async def test_a_run_that_is_cancelled_before_its_turn_has_begun_leaves_nothing_running(make: Make, new_codex: str, provider: Any) -> None:
+@pytest.mark.parametrize("method", ["thread/start", "thread/inject_items", "turn/start"])
+async def test_a_run_that_is_cancelled_while_it_starts_leaves_nothing_running(
+    make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    asked = asyncio.Event()
+    write = Worker._write
+
+    def watched(self: Worker, line: bytes) -> None:
+        write(self, line)
+        if json.loads(line).get("method") == method:
+            asked.set()
+
+    monkeypatch.setattr(Worker, "_write", watched)
     provider.play(provider.stalled([]))
     backend = await ready(make, new_codex)
-    provider_asked = asyncio.Event()
-
-    async def never() -> None:
-        await gather(backend.run(turn()))
-
-    for _ in range(4):
-        task = asyncio.create_task(never())
-        await asyncio.sleep(0)  # cut at different places of the start
-        while not provider.seen and not task.done() and not provider_asked.is_set():
-            await asyncio.sleep(0.01)
-            if backend.pool is not None and backend.pool.workers:
-                break
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    task = asyncio.create_task(gather(backend.run(turn())))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     async with asyncio.timeout(5):
         for exchange in provider.seen:
             await exchange.gone.wait()
     provider.play(provider.text("Fine."))
     assert said(await gather(backend.run(turn()))) == "Fine."
+    assert len(provider.seen) == 1
 
 
 async def test_a_parked_run_that_is_cancelled_is_over(make: Make, new_codex: str, provider: Any) -> None:

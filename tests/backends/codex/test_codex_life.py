@@ -179,9 +179,10 @@ async def test_an_approval_that_codex_asks_for_is_refused_at_once(imitation: Cal
         hear()
         say(id=7, method="item/commandExecution/requestApproval", params={"threadId": "t", "command": "rm -rf /"})
         say(id="x", method="item/tool/call", params={"threadId": "nobody's", "callId": "c"})
-        answers = [hear(), hear()]
-        ask = hear()
-        say(id=ask["id"], result={"account": answers})
+        heard = [hear(), hear(), hear()]
+        ask = next(one for one in heard if "method" in one)
+        heard.remove(ask)
+        say(id=ask["id"], result={"account": heard})
         hear()
     """)
     backend = await ready(make, binary, home=str(tmp_path / "home"))
@@ -229,9 +230,9 @@ async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(imit
         with pytest.raises(ToolwireError, match=r"the state is broken.*started again in") as second:
             await pool.lease()
         assert second.value.failure.retry_after_s is not None
-        pauses.append(round(second.value.failure.retry_after_s, 1))
+        pauses.append(second.value.failure.retry_after_s)
         now += second.value.failure.retry_after_s + 0.01
-    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0] or pauses == [0.6, 1.1, 2.1, 4.1, 8.1, 16.1, 30.1, 30.1]
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30], abs=0.01)
     mark.touch()
     lease = await pool.lease()
     assert lease.worker.alive

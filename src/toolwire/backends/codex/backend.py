@@ -12,20 +12,21 @@ from contextlib import aclosing
 from dataclasses import replace
 from os.path import expanduser
 
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
 from toolwire.backends.codex.aliases import efforts_of, known_effort
 from toolwire.backends.codex.dynamic import DynamicRun
 from toolwire.backends.codex.home import Home, prepare_home
 from toolwire.backends.codex.login import require_login
+from toolwire.backends.codex.names import RenamedRun, renamed
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.pool import Pool
+from toolwire.backends.codex.pool import Outdated, Pool
 from toolwire.backends.codex.text import run_text
 from toolwire.backends.codex.thread import Thread
 from toolwire.backends.codex.version import Features
 from toolwire.errors import ToolwireError
 from toolwire.turn import Turn
 
-FIELDS = frozenset({"reasoning_effort", "reasoning", "response_format", "text"})
+FIELDS = frozenset({"reasoning_effort", "reasoning", "response_format", "text", "verbosity"})
 EFFORTS = ("low", "medium", "high", "xhigh")
 _TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS)
 _NATIVE = replace(_TEXT_ONLY, tools=True, tool_choice=True, parallel=True)
@@ -45,6 +46,7 @@ class CodexBackend:
         self.options = options or CodexOptions()
         self._home: Home | None = None
         self._pool: Pool | None = None
+        self._left: list[Pool] = []
         self._preparing = asyncio.Lock()
 
     @property
@@ -80,6 +82,14 @@ class CodexBackend:
                 self._home = await prepare_home(self.options)
                 self._pool = Pool(self.options, self._home)
 
+    async def _renew(self, outdated: Pool) -> None:
+        """Codex was updated: the home is written anew. Runs on old processes go on until they end."""
+        async with self._preparing:
+            if self._pool is outdated:
+                self._home = await prepare_home(self.options)
+                self._pool = Pool(self.options, self._home)
+                self._left.append(outdated)
+
     async def ready(self) -> bool:
         if self._pool is not None and self._pool.workers:
             return True
@@ -87,15 +97,18 @@ class CodexBackend:
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        for one in (*self._left, *([pool] if pool is not None else [])):
+            await one.close()
+        self._left.clear()
 
-    def open(self, turn: Turn) -> DynamicRun:
+    def open(self, turn: Turn) -> LiveRun:
         """A run that can be parked. `prepare` comes first."""
         home = self._prepared()
         if not home.features.native_tools:
             raise ToolwireError("backend", f"Codex {home.version} has no tools that could be parked.")
-        return DynamicRun(turn, self.options, home.features, str(home.cwd), self._thread)
+        turn, back = renamed(turn)
+        live = DynamicRun(turn, self.options, home.features, str(home.cwd), self._thread)
+        return RenamedRun(live, back) if back else live
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         await self.prepare()
@@ -121,8 +134,13 @@ class CodexBackend:
     async def _thread(self) -> Thread:
         """A place for one thread, on a worker that is logged in."""
         await self.prepare()
-        assert self._pool is not None
-        lease = await self._pool.lease()
+        pool = self._pool
+        assert pool is not None
+        try:
+            lease = await pool.lease()
+        except Outdated:
+            await self._renew(pool)
+            lease = await self._pool.lease()
         try:
             if self.options.provider is None:
                 await require_login(lease.worker)

@@ -27,13 +27,15 @@ REFUSED = {
 }
 
 
-def thread_params(options: CodexOptions, cwd: str, features: Features) -> dict[str, Any]:
+def thread_params(turn: Turn, options: CodexOptions, cwd: str, features: Features) -> dict[str, Any]:
     """What every thread starts with: nothing of Codex's own."""
     params: dict[str, Any] = {"baseInstructions": "", "approvalPolicy": "never", "sandbox": "read-only", "cwd": cwd}
     if options.model:
         params["model"] = options.model
     if features.ephemeral:
         params["ephemeral"] = True
+    if turn.sampling.verbosity:
+        params["config"] = {"model_verbosity": turn.sampling.verbosity}
     return params
 
 
@@ -114,7 +116,7 @@ class DynamicRun:
         extra = (items.output_words(self._turn.output), items.demand(self._turn.tool_choice) if self._required else "")
         injected = items.history(self._turn, extra)
         begin = turn_params(self._turn, self._options)
-        params = {**thread_params(self._options, self._cwd, self._features), "experimentalRawEvents": True, "environments": []}
+        params = {**thread_params(self._turn, self._options, self._cwd, self._features), "experimentalRawEvents": True, "environments": []}
         if self._tools:
             params["dynamicTools"] = [items.tool_json(tool) for tool in self._tools]
         self._thread = thread = await self._open_thread()

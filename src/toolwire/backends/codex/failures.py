@@ -54,6 +54,19 @@ WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """By the message, where `codexErrorInfo` is `other`."""
 
+REQUEST_KINDS: tuple[tuple[re.Pattern[str], str, str | None], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), kind, param)
+    for pattern, kind, param in (
+        (r"overloaded; retry later", "overloaded", None),
+        (r"effort|unknown variant `[^`]*`, expected one of `(?:none|minimal|low)`", "unsupported_value", "reasoning_effort"),
+        (r"reasoning.?summary|expected one of `auto`", "unsupported_value", "reasoning.summary"),
+        (r"dynamic.?tool|tool name", "invalid_request", "tools"),
+        (r"input.?too.?large|exceeds the maximum length", "context_length", None),
+        (r"remote image|image", "unsupported_value", None),
+    )
+)
+"""By the message with which Codex refuses a request of ours: kind and request field. Else it is the backend's failure."""
+
 INCOMPLETE = re.compile(r"incomplete response returned, reason: (\w+)", re.IGNORECASE)
 FINISHES = {"max_output_tokens": Finish("length"), "content_filter": Finish("content_filter")}
 _STATUS = re.compile(r"unexpected status (\d{3})")
@@ -77,6 +90,14 @@ def end_of(error: TurnError) -> Finish | Failure:
     retry = _RETRY.search(error.message) if kind == "rate_limit" else None
     seconds = float(retry[1]) / (1000 if retry[2] == "ms" else 1) if retry else None
     return Failure(kind, _message(kind, error), code=_code(error) if kind == "invalid_request" else None, retry_after_s=seconds)
+
+
+def refused(method: str, message: str) -> Failure:
+    """The failure that a refused request of ours means."""
+    for pattern, kind, param in REQUEST_KINDS:
+        if pattern.search(message):
+            return Failure(kind, f"Codex refused {method}: {message[:MESSAGE_LIMIT]}", param)
+    return Failure("backend", f"Codex refused {method}: {message[:MESSAGE_LIMIT]}")
 
 
 def kind_of(error: TurnError) -> str:

@@ -1,7 +1,6 @@
 """Toolwire's own Codex home: a private folder with a config.toml of ours, the patched model catalog, and the person's login by a link.
 
-- The person's own home is never written. A folder that holds a config.toml which Toolwire did not write is taken for a person's home: its login is
-  used, nothing else.
+- The person's own home is never written. Where the option `home` names one, its login is used, nothing else.
 - The login (auth.json) is linked, never copied, never read, never logged; with another provider than OpenAI's it is not linked at all.
 - Files are written atomically and are readable by the person alone.
 - A fresh home must be warmed by one process before others start: `warming` lets one in at a time, also of several gateways.
@@ -17,17 +16,19 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.settings import HEADER, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
+from toolwire.backends.codex.settings import MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.backends.codex.version import Features, Version, features_of, parse_version
 from toolwire.errors import ToolwireError
 
 COMMAND_S = 20.0
+LEFT_OVER_S = 3600.0
 PASSED_ON = ("PATH", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
 """What Codex gets to see of our environment, beside its home and its provider's key."""
 INSTALL = "npm install -g @openai/codex"
@@ -70,16 +71,18 @@ def find_binary(options: CodexOptions) -> str:
 
 
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
-    """Toolwire's home for Codex, and the person's own, whose login is used."""
-    own = Path(os.environ.get("CODEX_HOME") or "~/.codex").expanduser()
+    """Toolwire's home for Codex, and the person's own, whose login is used. Codex reads its config anew for every thread, so that models with
+    different providers must not share a home."""
+    own = Path(os.environ.get("CODEX_HOME") or "~/.codex").expanduser().absolute()
+    parent = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "toolwire" / "codex"
     if options.home:
         wanted = Path(options.home).expanduser().absolute()
-        if not _is_foreign(wanted) and wanted != own.absolute():
-            return wanted, own
-        own = wanted
-    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+        if wanted == own or _is_foreign(wanted):
+            own = wanted
+        else:
+            parent = wanted
     facts = json.dumps([binary, options.provider, str(own)], sort_keys=True)
-    return (state / "toolwire" / "codex" / hashlib.sha256(facts.encode()).hexdigest()[:16]).absolute(), own
+    return parent.absolute() / hashlib.sha256(facts.encode()).hexdigest()[:16], own
 
 
 def environment(options: CodexOptions, path: Path) -> dict[str, str]:
@@ -109,6 +112,7 @@ async def prepare_home(options: CodexOptions) -> Home:
         catalog = await _catalog(options, home) if features.model_catalog else ""
         write(path / "config.toml", to_toml(settings(options, version, home=str(path), catalog=catalog)))
         _link_login(path, own, needed=options.provider is None)
+        _sweep(path)
     except OSError as error:
         raise ToolwireError("backend_unavailable", f"Codex's home {path} can not be prepared: {error.strerror or error}") from error
     return home
@@ -131,12 +135,18 @@ def write(path: Path, text: str) -> None:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether this is a home that someone else made."""
-    try:
-        with open(path / "config.toml", encoding="utf-8", errors="replace") as file:
-            return file.readline().strip() != HEADER
-    except FileNotFoundError:
-        return (path / "auth.json").is_file() and not (path / "auth.json").is_symlink()
+    """Whether this is someone's own Codex home."""
+    return (path / "config.toml").exists() or (path / "auth.json").exists()
+
+
+def _sweep(path: Path) -> None:
+    """Removes conversations that a killed process has left on disk; older versions of Codex write them there."""
+    before = time.time() - LEFT_OVER_S
+    for folder in ("sessions", "archived_sessions"):
+        for file in (path / folder).rglob("rollout-*"):
+            with suppress(OSError):
+                if file.stat().st_mtime < before:
+                    file.unlink()
 
 
 def _link_login(path: Path, own: Path, needed: bool) -> None:

@@ -21,6 +21,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 MEMORY_CHECK_S = 5.0
 
 
+class Outdated(ToolwireError):
+    """The installed Codex is not the version that the home was written for: it was updated while the gateway ran."""
+
+
 class Lease:
     """The right to run one thread on a worker. `release` it once the thread is over; twice does no harm."""
 
@@ -105,9 +109,7 @@ class Pool:
             if wait > 0:
                 if seat is not None:
                     return seat
-                raise ToolwireError(
-                    "backend_unavailable", f"{self._why} Codex is started again in {wait:.1f} s.", retry_after_s=round(wait + 0.05, 1)
-                )
+                raise ToolwireError("backend_unavailable", f"{self._why} Codex is started again in {wait:.1f} s.", retry_after_s=wait)
             worker = Worker(self._home)
             try:
                 async with self._home.warming():
@@ -117,6 +119,9 @@ class Pool:
                 if seat is not None:
                     return seat
                 raise ToolwireError("backend_unavailable", error.failure.message) from error
+            if worker.version != self._home.version:
+                await worker.close()
+                raise Outdated("backend_unavailable", f"Codex was changed from {self._home.version} to {worker.version} while the gateway ran.")
             seat = _Seat(worker)
             self._seats.append(seat)
             return seat

@@ -107,7 +107,7 @@ def provider_table(options: CodexOptions) -> dict[str, Any]:
         "wire_api": "responses",
         "request_max_retries": 0,
         "stream_max_retries": 0,
-        "stream_idle_timeout_ms": int(options.timeout_s * 1000),
+        "stream_idle_timeout_ms": 24 * 3600 * 1000,  # silence is judged by the run
     }
     if given is None:  # the base URL follows from the kind of login, which Codex knows
         return {**table, "requires_openai_auth": True}

@@ -67,7 +67,7 @@ async def run_text(
     """Runs the turn; ends with `Finish` or `Failure`. Closing it interrupts the turn."""
     system, history, words = split(turn)
     before = [entry for item in history for entry in items.item_json(item)]
-    params = {**thread_params(options, cwd, features), **({"developerInstructions": system} if system else {})}
+    params = {**thread_params(turn, options, cwd, features), **({"developerInstructions": system} if system else {})}
     begin = turn_params(turn, options)
     reader = Reader()
     thread: Thread | None = None

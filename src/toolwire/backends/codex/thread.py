@@ -128,6 +128,7 @@ class Thread:
             if self.worker.alive and self.id:
                 await self._forget()
         finally:
+            self._remove()
             self.worker.detach(self.id)
             self._inbox.clear()
             self._lease.release(served and self.worker.alive)
@@ -146,6 +147,10 @@ class Thread:
             return
         with suppress(ToolwireError):
             await self.worker.request("thread/archive", {"threadId": self.id}, STOP_S)
+
+    def _remove(self) -> None:
+        if self._path is None:
+            return
         path = Path(self._path)
         for file in (path, self.worker.home.path / "archived_sessions" / path.name):
             if file.is_relative_to(self.worker.home.path):

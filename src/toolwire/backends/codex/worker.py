@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from toolwire.backends.codex import wire
+from toolwire.backends.codex.failures import refused
 from toolwire.backends.codex.home import Home
 from toolwire.backends.codex.rpc import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Peer, Response, ServerRequest
 from toolwire.backends.codex.version import Version, parse_version
@@ -31,6 +32,7 @@ T = TypeVar("T")
 REQUEST_S = 30.0
 STDIN_S, TERM_S, KILL_S = 1.0, 2.0, 5.0
 """How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL."""
+LAST_WORDS_S = 1.0
 OVERLOAD_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 TAIL_LINES, TAIL_CHARACTERS = 20, 400
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -49,8 +51,8 @@ class RequestError(ToolwireError):
     """Codex refused a request of ours."""
 
     def __init__(self, method: str, fault: Fault) -> None:
-        kind = "overloaded" if fault.code == OVERLOADED else "backend"
-        super().__init__(kind, f"Codex refused {method}: {fault.message[:500]}")
+        failure = refused(method, fault.message)
+        super().__init__(failure.kind, failure.message, param=failure.param)
         self.fault = fault
 
 
@@ -265,7 +267,16 @@ class Worker(asyncio.SubprocessProtocol):
             self._signal(signal.SIGTERM)
 
     def process_exited(self) -> None:
+        """What it said last may still be on its way; whoever else holds its pipes is ended with it."""
         self._signal(signal.SIGKILL)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._is_over)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over()
+
+    def _is_over(self) -> None:
+        if self._exited.is_set():
+            return
         assert self._transport is not None
         code = self._transport.get_returncode() or 0
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -30,7 +30,7 @@ from toolwire.turn import Turn
 
 USER_AGENT = "toolwire"
 END_MARK_S = 5.0
-"""How long usage and the end mark are awaited once the finish reason has come."""
+"""How long usage and the end mark are awaited once the finish reason has come, whatever else comes."""
 READY_S = 2.0
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
@@ -84,7 +84,7 @@ class OpenAIBackend:
             if response.status != 200:
                 yield [await self._refused(response)]
             elif turn.stream or _is_stream(response):
-                async for batch in _read_stream(response, reader):
+                async for batch in _read_stream(response, reader, limit=None if turn.stream else BODY_LIMIT):
                     yield batch
             else:
                 yield reader.read_body(await _read_body(response))
@@ -154,25 +154,35 @@ def _is_stream(response: aiohttp.ClientResponse) -> bool:
     return response.content_type == "text/event-stream"
 
 
-async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader) -> AsyncIterator[Batch]:
+async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, limit: int | None) -> AsyncIterator[Batch]:
+    """A `limit` of bytes holds where the answer is not passed on as it comes."""
     if response.content_type == "application/json":  # asked for a stream, got a body
         yield reader.read_body(await _read_body(response))
         return
-    read = response.content.readany
+    size, until = 0, None
+    now = asyncio.get_running_loop().time
     while not reader.ended:
+        if reader.finishing and until is None:
+            until = now() + END_MARK_S
         try:
-            if reader.finishing:
-                async with asyncio.timeout(END_MARK_S):
-                    block = await read()
-            else:
-                block = await read()
+            block = await _read_until(response, until) if until is None or now() < until else b""
         except _BROKEN:
             if not reader.finishing:
                 raise
             block = b""
+        size += len(block)
+        if limit is not None and size > limit:
+            raise _too_large()
         batch = reader.feed(block) if block else reader.finish()
         if batch:
             yield batch
+
+
+async def _read_until(response: aiohttp.ClientResponse, until: float | None) -> bytes:
+    if until is None:
+        return await response.content.readany()
+    async with asyncio.timeout_at(until):
+        return await response.content.readany()
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
@@ -182,8 +192,12 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
         blocks.append(block)
         size += len(block)
         if size > BODY_LIMIT:
-            raise ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
+            raise _too_large()
     return b"".join(blocks)
+
+
+def _too_large() -> ToolwireError:
+    return ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
 
 
 # --- the pool ----------------------------------------------------------------------------------------------------------------------------------

@@ -16,10 +16,13 @@ from typing import Any
 
 import aiohttp
 
+from toolwire.encode.sse import scrub
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
 
 MESSAGE_LIMIT = 500
+WORDS_LIMIT = 64 * 1024
+RETRY_LIMIT_S = 86_400.0
 
 STATUS_KINDS: dict[int, str] = {
     400: "invalid_request",
@@ -80,7 +83,7 @@ def http_failure(status: int, headers: Mapping[str, str], body: bytes, secrets: 
 
 def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
     """The failure that an error object inside a stream, or in a body with status 200, means."""
-    found: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": str(error)}
+    found: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": error}
     code = found.get("code")
     status = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else 500
     words = _words(found, b"")
@@ -110,7 +113,8 @@ def transport_failure(error: BaseException, started: bool) -> Failure:
 
 def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
     for key in ("code", "type"):
-        kind = CODE_KINDS.get(str(error.get(key)))
+        word = error.get(key)
+        kind = CODE_KINDS.get(word) if isinstance(word, str) else None
         if kind in ("context_length", "content_filter", "quota", "model_not_found", "overloaded") or (kind and status == 500):
             if kind == "invalid_request" and CONTEXT_LENGTH.search(words):
                 return "context_length"
@@ -130,13 +134,18 @@ def _failure(kind: str, words: str, error: Mapping[str, Any], where: str, retry:
         message = f"The upstream server refused the request ({where})." if kind == "invalid_request" else f"The upstream server failed ({where})."
     else:
         message = words if kind in ("invalid_request", "context_length", "content_filter", "model_not_found") else f"Upstream ({where}): {words}"
-    for secret in secrets:
-        message = message.replace(secret, "…") if secret else message
-    message = _KEY.sub("…", message)
-    if len(message) > MESSAGE_LIMIT:
-        message = message[: MESSAGE_LIMIT - 1] + "…"
-    keep = kind == "invalid_request"
-    return Failure(kind, message, str(param) if isinstance(param, str) else None, code if keep and isinstance(code, str) else None, retry)
+    shown = param if isinstance(param, str) else None, code if kind == "invalid_request" and isinstance(code, str) else None
+    param, code = (None if text is None else _presentable(text, secrets) for text in shown)
+    return Failure(kind, _presentable(message, secrets), param, code, retry)
+
+
+def _presentable(text: str, secrets: tuple[str, ...]) -> str:
+    """One short line of valid text without secrets."""
+    text = " ".join(scrub(text[:WORDS_LIMIT]).split())
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "…")
+    text = _KEY.sub("…", text)
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:
@@ -163,18 +172,21 @@ def _words(error: Mapping[str, Any], body: bytes) -> str:
         text = re.sub(r"(?is)<(script|style)\b.*?</\1>", " ", text)
         message = _MARKUP.sub(" ", text)
     if message is not None and not isinstance(message, str):
-        message = json.dumps(message, ensure_ascii=False)
-    return " ".join((message or "").split())
+        try:
+            message = json.dumps(message, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            message = ""
+    return " ".join((message or "")[:WORDS_LIMIT].split())
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """`Retry-After` in seconds; a date is read as the time from the server's own `Date`."""
+    """`Retry-After` in seconds, a day at most; a date is read as the time from the server's own `Date`."""
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d+(\.\d+)?", value):
-            return float(value) * factor
+            return min(float(value) * factor, RETRY_LIMIT_S)
     try:
         until, now = parsedate_to_datetime(headers.get("retry-after", "")), parsedate_to_datetime(headers.get("date", ""))
-        return max(0.0, (until - now).total_seconds())
-    except (ValueError, TypeError):
+        return min(max(0.0, (until - now).total_seconds()), RETRY_LIMIT_S)
+    except (ValueError, TypeError, OverflowError):
         return None

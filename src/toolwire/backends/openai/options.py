@@ -1,12 +1,15 @@
-"""The keys of [models.ID] with `backend = "openai"`, as a table that the configuration is checked against. Standard library only."""
+"""The keys of [models.ID] with `backend = "openai"`, as a table that the configuration is checked against."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+from toolwire.emulate.dialects import select
 
 ToolsSetting = Literal["auto", "native", "emulated", "constrained"]
 SystemRole = Literal["system", "developer", "keep"]
@@ -46,11 +49,7 @@ class OpenAIOptions:
         return cls(**{key: _checked(key, value) for key, value in given.items()})
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.base_url)
-        if url.username or url.password:
-            raise ValueError("base_url: must not hold a user or password; use api_key or headers")
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"base_url: expected an address such as http://127.0.0.1:11434/v1, got {self.base_url!r}")
+        _check_url(self.base_url)
         if self.tools == "constrained":
             raise ValueError('tools: "constrained" is not available for this backend yet; use "auto", "native" or "emulated"')
         for key in ("timeout_s", "connect_timeout_s"):
@@ -58,6 +57,38 @@ class OpenAIOptions:
                 raise ValueError(f"{key}: expected a number above 0")
         if not all(isinstance(text, str) for pair in self.headers.items() for text in pair):
             raise ValueError("headers: expected a table of strings")
+        for name, value in self.headers.items():
+            if not _TOKEN.fullmatch(name):
+                raise ValueError(f"headers: {name!r} can not be the name of a header")
+            if not _HEADER_VALUE.fullmatch(value):
+                raise ValueError(f"headers: the value of {name} holds a character that a header can not carry")
+        if not _HEADER_VALUE.fullmatch(self.api_key):
+            raise ValueError("api_key: holds a character that a header can not carry")
+        try:
+            select(self.dialects)
+        except ValueError as unknown:
+            raise ValueError(f"dialects: {unknown}") from None
+
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\xa0-\xff]*")
+_NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
+
+
+def _check_url(address: str) -> None:
+    """What is wrong with the address is said without showing what may be a secret in it."""
+    try:
+        url = urlsplit(address)
+        _ = url.port  # a bad one raises
+    except ValueError:
+        url = SplitResult("", "", "", "", "")
+    if url.username or url.password:
+        raise ValueError("base_url: must not hold a user or password; use api_key or headers")
+    if "?" in address or "#" in address:
+        raise ValueError("base_url: must not hold a query or fragment; use api_key or headers for what is secret")
+    if url.scheme not in ("http", "https") or not url.hostname or _NOT_IN_URL.search(address):
+        shown = "" if "@" in address else f", got {address!r}"
+        raise ValueError(f"base_url: expected an address such as http://127.0.0.1:11434/v1{shown}")
 
 
 class Option(NamedTuple):
@@ -96,7 +127,7 @@ def _checked(key: str, value: Any) -> Any:
     fits = {
         "text": isinstance(value, str),
         "flag": isinstance(value, bool),
-        "number": isinstance(value, int | float) and not isinstance(value, bool),
+        "number": isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300,
         "texts": False,
         "table": isinstance(value, Mapping) and all(isinstance(entry, str) for pair in value.items() for entry in pair),
     }

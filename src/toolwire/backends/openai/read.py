@@ -5,13 +5,20 @@ Rules:
   - What is said while a call's arguments are still open comes out behind the call: an encoder can have only one of them open.
   - The end: a finish reason, or `[DONE]` after a whole answer. A stream that ends otherwise has been cut, which is a failure, never `stop`.
   - A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure: something of the answer is lost.
+  - In a whole body every entry is a call of its own, whatever ids and indexes say.
+  - A call's name is passed on as it is, unless it is a declared tool's name in a habitual disguise ("functions.look:0").
+  - Half of a surrogate pair waits for the other half, as long as nothing else is said.
+  - What waits, and what is kept of calls, is limited.
 """
 
 from __future__ import annotations
 
-from toolwire.assemble import NOT_JSON, CallAssembler, Fragment
+import re
+
+from toolwire.assemble import NOT_JSON, CallAssembler, Fragment, mend
 from toolwire.backends.openai.failures import stream_failure
-from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, parse, parse_any, usage_of
+from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, parse, usage_of
+from toolwire.emulate.registry import ToolRegistry
 from toolwire.encode.sse import SseEvent, SseReader
 from toolwire.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
 from toolwire.turn import Turn
@@ -30,6 +37,13 @@ FINISH_REASONS: dict[str, FinishReason] = {
 }
 """Words that servers use, in lower case. `error` is a failure; any other word means that the answer ended, `stop`."""
 
+HELD_LIMIT = 8 * 1024 * 1024
+"""How many characters may wait for a call to end."""
+CALLS_LIMIT = 64 * 1024 * 1024
+"""How many characters all calls may have together."""
+TOO_DEEP = "The upstream server's answer is nested too deeply."
+_NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
+
 
 # --- the reader --------------------------------------------------------------------------------------------------------------------------------
 
@@ -40,12 +54,18 @@ class AnswerReader:
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
         self.ended = False
         self._sse = SseReader()
-        self._calls = CallAssembler(cumulative, frozenset(tool.name for tool in turn.tools) or None)
+        self._tools = turn.tools
+        self._registry: ToolRegistry | None = None
+        self._names = frozenset(tool.name for tool in turn.tools)
+        self._calls = CallAssembler(cumulative, self._names or None, rename=self._declared)
         self._secrets = secrets
         self._reason = ""
         self._usage: Usage | None = None
         self._behind: list[Event] = []  # said while a call was open
-        self._said = self._broken = False
+        self._behind_size = 0
+        self._half = ""  # half of a surrogate pair that waits for the other
+        self._half_of: type[Text | Thought | Refusal] = Text
+        self._said = self._broken = self._whole = False
 
     @property
     def finishing(self) -> bool:
@@ -67,13 +87,19 @@ class AnswerReader:
     def read_body(self, body: bytes) -> list[Event]:
         """The whole answer in one body."""
         out: list[Event] = []
+        self._whole = True
         try:
-            chunk = parse_any(body)
+            try:
+                chunk = decode(body)
+            except ODD:
+                chunk = parse(body)
+        except RecursionError:
+            return self.fail(Failure("backend", TOO_DEEP))
         except ValueError:
             return self.fail(Failure("backend", "The upstream server's answer is not JSON."))
         if chunk.error is None and not chunk.choices:
             return self.fail(Failure("backend", "The upstream server's answer holds no choices."))
-        self._take(chunk, out)
+        self._take(chunk, out, rough=True)
         return out if self.ended else out + self._end()
 
     def _read(self, frames: list[bytes | SseEvent]) -> list[Event]:
@@ -87,7 +113,7 @@ class AnswerReader:
                 choices = chunk.choices
                 if choices is None and chunk.usage is None and chunk.error is None:
                     chunk = parse(data)  # an error in a shape of its own, or nothing
-                if choices and len(choices) == 1 and chunk.usage is None and chunk.error is None and not self._calls.calls:
+                if choices and len(choices) == 1 and chunk.usage is None and chunk.error is None and not self._calls.calls and not self._half:
                     choice = choices[0]  # the hot path: a piece of text
                     delta = choice.delta
                     if delta is not None and delta.content and choice.finish_reason is None and delta.tool_calls is None and choice.index == 0:
@@ -107,7 +133,9 @@ class AnswerReader:
             out += self._done()
         elif data[:1] in (b"{", b"["):
             try:
-                self._take(parse(data), out)
+                self._take(parse(data), out, rough=True)
+            except RecursionError:
+                out += self.fail(Failure("backend", TOO_DEEP))
             except ValueError:
                 out += self.fail(Failure("backend", "The upstream server sent a chunk that is not whole JSON."))
         elif is_error and data:
@@ -115,7 +143,8 @@ class AnswerReader:
 
     # --- one chunk ----------------------------------------------------------------------------------------------------------------------------
 
-    def _take(self, chunk: Chunk, out: list[Event]) -> None:
+    def _take(self, chunk: Chunk, out: list[Event], rough: bool = False) -> None:
+        """`rough`: the chunk's texts may hold halves of surrogate pairs."""
         if chunk.error:
             out += self.fail(stream_failure(chunk.error, self._secrets))
             return
@@ -124,47 +153,99 @@ class AnswerReader:
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
-            whole = choice.delta is None and choice.message is not None
+            word = choice.finish_reason
+            if word in ("null", "none"):
+                word = None
+            if word:
+                self._calls.reason = FINISH_REASONS.get(word.strip().lower(), "stop")
+            whole = choice.message is not None and (choice.delta is None or self._whole)
             delta = choice.message if whole else choice.delta
             if delta is not None:
-                self._take_delta(delta, whole, out)
-            word = choice.finish_reason
-            if word and not self._reason and word not in ("null", "none"):
+                self._take_delta(delta, whole or self._whole, rough, out)
+            if self.ended:
+                return
+            if word and not self._reason:
                 self._close(word, out)
 
-    def _take_delta(self, delta: Delta, whole: bool, out: list[Event]) -> None:
+    def _take_delta(self, delta: Delta, whole: bool, rough: bool, out: list[Event]) -> None:
         thought = delta.reasoning_content or delta.reasoning
         if thought:
-            self._say(Thought(thought), out)
+            self._say(Thought, thought, rough, out)
         if delta.content:
-            self._say(Text(delta.content), out)
+            self._say(Text, delta.content, rough, out)
         if delta.refusal:
-            self._say(Refusal(delta.refusal), out)
+            self._say(Refusal, delta.refusal, rough, out)
         entries = delta.tool_calls
         if entries:
             alone = len(entries) == 1
             for at, entry in enumerate(entries):
-                self._call(_fragment(entry, whole, None if alone else at), out)
+                fragment = _fragment(entry, whole, None if alone else at)
+                fragment.own, fragment.rough = self._whole, rough
+                self._call(fragment, out)
         if delta.function_call is not None:
             function = delta.function_call
-            self._call(Fragment(None, None, function.name, function.arguments, complete=whole), out)
+            self._call(Fragment(None, None, function.name, function.arguments, complete=whole, own=self._whole, rough=rough), out)
 
-    def _say(self, event: Event, out: list[Event]) -> None:
+    def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
         self._said = True
+        if self._half and kind is not self._half_of:
+            self._drop_half(out)
+        if rough or self._half:
+            text, self._half = mend(self._half, text, more=not self._whole)
+            self._half_of = kind
+        if text:
+            self._put(kind(text), len(text), out)
+
+    def _drop_half(self, out: list[Event]) -> None:
+        """Something else follows: the other half will not come."""
+        if self._half:
+            text, self._half = mend(self._half, "", more=False)
+            self._put(self._half_of(text), len(text), out)
+
+    def _put(self, event: Event, size: int, out: list[Event]) -> None:
+        if self.ended:
+            return
         if self._calls.open:
             out += self._calls.settle()
             if self._calls.open:
                 self._behind.append(event)
+                self._behind_size += size + 100  # an event of one character costs more than that character
+                self._limit(out)
                 return
         out.append(event)
 
     def _call(self, fragment: Fragment, out: list[Event]) -> None:
+        if self.ended:
+            return
+        if self._half:
+            self._drop_half(out)
         out += self._calls.add(fragment)
         if self._behind:
             out += self._calls.settle()
             if not self._calls.open:
-                out += self._behind
-                self._behind.clear()
+                self._put_behind(out)
+        if self._calls.held > HELD_LIMIT or self._calls.size > CALLS_LIMIT:
+            self._limit(out)
+
+    def _put_behind(self, out: list[Event]) -> None:
+        out += self._behind
+        self._behind.clear()
+        self._behind_size = 0
+
+    def _limit(self, out: list[Event]) -> None:
+        if not self.ended and (self._behind_size + self._calls.held > HELD_LIMIT or self._calls.size > CALLS_LIMIT):
+            self._behind.clear()
+            out += self.fail(Failure("backend", "The upstream server's tool calls can not be put in order within the limits of memory."))
+
+    def _declared(self, name: str) -> str:
+        """The declared name that is meant, else the name as it is."""
+        if name in self._names or not self._names:
+            return name
+        if self._registry is None:
+            self._registry = ToolRegistry(self._tools)
+        numbered = _NUMBERED.fullmatch(name)
+        tool = self._registry.resolve(name) or (self._registry.resolve(numbered[1]) if numbered else None)
+        return name if tool is None else tool.name
 
     # --- the end ------------------------------------------------------------------------------------------------------------------------------
 
@@ -177,11 +258,13 @@ class AnswerReader:
         self._end_calls(out)
 
     def _end_calls(self, out: list[Event]) -> None:
+        self._drop_half(out)
+        if self.ended:
+            return
         ends = self._calls.finish(self._finish_reason())
         self._broken = any(isinstance(event, CallEnd) and NOT_JSON in event.issues for event in ends)
         out += ends
-        out += self._behind
-        self._behind.clear()
+        self._put_behind(out)
 
     def _finish_reason(self) -> FinishReason:
         reason = FINISH_REASONS.get(self._reason, "stop")
@@ -194,14 +277,16 @@ class AnswerReader:
             self._close("tool_calls" if self._calls.calls else "stop", out)
             if self._broken or not (self._said or self._calls.calls):
                 return self.fail(Failure("backend_cut", "The upstream server ended its answer before it was complete."))
-        return out + self._end()
+        return out if self.ended else out + self._end()
 
     def _end(self) -> list[Event]:
         out: list[Event] = []
         if not self._reason:
             self._close("stop", out)
-        elif self._calls.open:  # a call behind the finish reason
+        elif self._calls.open or self._half:  # what came behind the finish reason
             self._end_calls(out)
+        if self.ended:
+            return out
         if self._usage is not None:
             out.append(self._usage)
         self.ended = True

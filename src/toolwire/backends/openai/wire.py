@@ -1,5 +1,6 @@
 """What a chat completions server sends, as types, with two decoders: msgspec for what a well-behaved server sends, and a tolerant reading of any JSON
-(contents as parts, numbers as strings, lone surrogates, single objects for lists) for what it does not."""
+(contents as parts, numbers as strings, halves of surrogate pairs, single objects for lists) for what it does not. Halves stay in texts and arguments,
+since the other half may come in the next chunk; in names and ids they become U+FFFD."""
 
 from __future__ import annotations
 
@@ -66,7 +67,13 @@ class Chunk(msgspec.Struct):
 
 decode = msgspec.json.Decoder(Chunk).decode
 """The fast decoder. Raises one of `ODD` on what is not as it should be."""
-ODD = (msgspec.MsgspecError, UnicodeDecodeError)
+ODD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+MOST_TOKENS = 2**53 - 1
+"""A count above this, or below 0, is none."""
+
+
+def _count(value: int | None) -> int:
+    return value if value is not None and 0 <= value <= MOST_TOKENS else 0
 
 
 def usage_of(usage: WireUsage) -> Usage | None:
@@ -75,26 +82,15 @@ def usage_of(usage: WireUsage) -> Usage | None:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     cached = prompt.cached_tokens if prompt is not None else None
     reasoning = completion.reasoning_tokens if completion is not None else None
-    return Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached or 0, reasoning or 0)
+    return Usage(_count(usage.prompt_tokens), _count(usage.completion_tokens), _count(cached), _count(reasoning))
 
 
 # --- the tolerant reading ----------------------------------------------------------------------------------------------------------------------
 
 
-def parse_any(data: bytes) -> Chunk:
-    """By the fast decoder, else by the tolerant one."""
-    try:
-        return decode(data)
-    except ODD:
-        return parse(data)
-
-
 def parse(data: bytes) -> Chunk:
-    """A chunk or body of any JSON, read piece by piece. Raises ValueError where it is no JSON object."""
-    try:
-        value = json.loads(data.decode("utf-8", "replace"))
-    except RecursionError as deep:
-        raise ValueError("nested too deeply") from deep
+    """A chunk or body of any JSON, read piece by piece. Raises ValueError where it is no JSON object, RecursionError where it is too deep."""
+    value = json.loads(data.decode("utf-8", "replace"))
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, dict):
@@ -116,7 +112,7 @@ def _choice(value: dict[str, Any]) -> Choice:
     delta, message = value.get("delta"), value.get("message")
     return Choice(
         _delta(delta) if isinstance(delta, dict) else None,
-        _text(value.get("finish_reason")),
+        _clean(_text(value.get("finish_reason"))),
         _int(value.get("index")) or 0,
         _delta(message) if isinstance(message, dict) else None,
     )
@@ -138,17 +134,17 @@ def _tool_call(value: dict[str, Any]) -> ToolCall:
     function, custom = value.get("function"), value.get("custom")
     return ToolCall(
         _int(value.get("index")),
-        _text(value.get("id")),
+        _clean(_text(value.get("id"))),
         None,
         _function(function) if isinstance(function, dict) else None,
         _function(custom) if isinstance(custom, dict) else None,
-        _text(value.get("name")),
-        _clean(value.get("arguments")),
+        _clean(_text(value.get("name"))),
+        value.get("arguments"),
     )
 
 
 def _function(value: dict[str, Any]) -> Function:
-    return Function(_text(value.get("name")), _clean(value.get("arguments")), _clean(value.get("input")))
+    return Function(_clean(_text(value.get("name"))), value.get("arguments"), value.get("input"))
 
 
 def _read_usage(value: dict[str, Any]) -> WireUsage:
@@ -163,9 +159,9 @@ def _read_usage(value: dict[str, Any]) -> WireUsage:
 
 
 def _text(value: Any) -> str | None:
-    """A text, or the texts of a list of parts; lone surrogates become U+FFFD."""
+    """A text, or the texts of a list of parts."""
     if isinstance(value, str):
-        return scrub(value)
+        return value
     if isinstance(value, list):
         return "".join(filter(None, map(_text, value)))
     if isinstance(value, dict):
@@ -179,5 +175,5 @@ def _int(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 else None
 
 
-def _clean(value: Any) -> Any:
-    return scrub(value) if isinstance(value, str) else value
+def _clean(text: str | None) -> str | None:
+    return None if text is None else scrub(text)

@@ -1,0 +1,172 @@
+"""The tables of the Codex backend: what a version can do, what its config says, what an error means."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.backends.codex.failures import INFO_KINDS, REQUEST_KINDS, STATUS_KINDS, WORD_KINDS, end_of, refused
+from toolwire.backends.codex.home import _sweep
+from toolwire.backends.codex.items import output_schema, output_words, tool_json
+from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.codex.reading import is_object
+from toolwire.backends.codex.settings import patched_catalog, settings, to_toml
+from toolwire.backends.codex.version import SINCE, Features, Version, features_of, parse_version
+from toolwire.backends.codex.wire import TurnError
+from toolwire.backends.registry import check
+from toolwire.errors import KINDS
+from toolwire.events import Failure, Finish
+from toolwire.turn import OutputFormat, ToolSpec
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("codex-cli 0.166.0\n", Version(0, 166)),
+        ("toolwire/0.89.0 (Debian 12.0.0; x86_64) unknown (toolwire; 1)", Version(0, 89)),
+        ("codex-cli 1.2.3-alpha.4", Version(1, 2, 3)),
+        ("codex", None),
+    ],
+)
+def test_a_version_is_found_in_what_codex_says(text: str, version: Version | None) -> None:
+    assert parse_version(text) == version
+
+
+def test_features_begin_with_their_version() -> None:
+    assert features_of(Version(0, 89)) == Features()
+    assert not features_of(Version(0, 132, 9)).native_tools and features_of(Version(0, 133)).native_tools
+    assert not features_of(Version(0, 144, 5)).response_mark and features_of(Version(0, 145)).response_mark
+    assert features_of(Version(0, 166)) == Features(**dict.fromkeys(SINCE, True))
+
+
+@pytest.mark.parametrize("version", [Version(0, 89), Version(0, 166)])
+def test_the_config_is_toml_that_says_what_was_meant(version: Version) -> None:
+    options = CodexOptions(provider={"base_url": "https://a.example/v1", "env_key": "K", "name": 'An "odd"\tname'})
+    meant = settings(options, version, home='/a home/with \\ and "', catalog="/c.json")
+    assert tomllib.loads(to_toml(meant)) == meant
+    assert meant["model_providers"]["toolwire"]["request_max_retries"] == meant["model_providers"]["toolwire"]["stream_max_retries"] == 0
+    assert meant["approval_policy"] == "never" and meant["features"]["shell_tool"] is False
+    assert ("config" in meant["skills"]) == (version < Version(0, 121))
+
+
+def test_a_model_of_the_catalog_loses_codexs_own_tools_and_prompts_and_gains_no_key() -> None:
+    model = {
+        "slug": "m",
+        "tool_mode": "code",
+        "apply_patch_tool_type": "freeform",
+        "base_instructions": "You are",
+        "use_responses_lite": True,
+        "x": 1,
+    }
+    [ours] = patched_catalog({"models": [model]}, foreign=False)["models"]
+    [foreign] = patched_catalog({"models": [model]}, foreign=True)["models"]
+    assert ours == {"slug": "m", "apply_patch_tool_type": None, "base_instructions": "", "use_responses_lite": True, "x": 1}
+    assert foreign == {**ours, "use_responses_lite": False}
+
+
+def test_every_kind_of_the_tables_is_known() -> None:
+    kinds = {*INFO_KINDS.values(), *STATUS_KINDS.values(), *(kind for _, kind in WORD_KINDS), *(kind for _, kind, _ in REQUEST_KINDS)}
+    assert kinds <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("info", "message", "kind"),
+    [
+        ("unauthorized", "m", "backend_auth"),
+        ({"httpConnectionFailed": {"httpStatusCode": 401}}, "m", "backend_auth"),
+        ({"httpConnectionFailed": {"httpStatusCode": None}}, "error sending request for url (http://127.0.0.1:9/v1)", "backend_unavailable"),
+        ({"responseTooManyFailedAttempts": {"httpStatusCode": 502}}, "m", "backend"),
+        ({"responseStreamDisconnected": {"httpStatusCode": None}}, "m", "backend_cut"),
+        ("other", "unexpected status 418 I'm a teapot: ", "invalid_request"),
+        ("other", '{"error": {"message": "Bad", "code": "c"}}', "invalid_request"),
+        ("other", '{"detail": "The model is not supported with this account."}', "invalid_request"),
+        ("other", "Missing environment variable: `K`.", "backend_auth"),
+        ("other", "stream disconnected before completion: idle timeout waiting for SSE", "timeout"),
+        ("a-new-word", "what", "backend"),
+        (["odd"], "", "backend"),
+        (None, "[" * 5000, "backend"),
+    ],
+)
+def test_an_error_has_one_kind(info: Any, message: str, kind: str) -> None:
+    end = end_of(TurnError(message, info))
+    assert isinstance(end, Failure) and end.kind == kind
+    assert end.message and "http" not in end.message
+
+
+def test_an_incomplete_answer_is_no_error() -> None:
+    assert end_of(TurnError("Incomplete response returned, reason: max_output_tokens", "other")) == Finish("length")
+    assert isinstance(end_of(TurnError("Incomplete response returned, reason: boredom", "other")), Failure)
+
+
+def test_what_codex_refuses_names_the_clients_field() -> None:
+    assert refused("turn/start", "Invalid request: unknown variant `x`, expected one of `none`, `minimal`").param == "reasoning_effort"
+    assert refused("thread/start", "dynamic tool name is invalid: a b").kind == "invalid_request"
+    assert refused("thread/start", "no idea").kind == "backend"
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("{}", True),
+        (' {"a": [1.5e3, null]} ', True),
+        ('{"a":' * 127 + "1" + "}" * 127, True),
+        ('{"a":' * 128 + "1" + "}" * 128, False),
+        (json.dumps({"a": "[{" * 300}), True),
+        ("", False),
+        ("[]", False),
+        ('{"a": NaN}', False),
+        ("{'a': 1}", False),
+        ('{"a": "\\ud800"}', False),
+        ("{}{}", False),
+    ],
+)
+def test_arguments_are_read_as_codex_reads_them(text: str, fits: bool) -> None:
+    assert is_object(text) is fits
+
+
+def test_a_schema_is_asked_for_where_it_can_be_held_to() -> None:
+    closed = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+    assert output_schema(OutputFormat("json_schema", "x", closed)) == closed
+    for loose in ({**closed, "required": []}, {**closed, "properties": {"a": {"type": "object"}}}, {"anyOf": [{"type": "object"}]}):
+        assert output_schema(OutputFormat("json_schema", "x", loose)) is None
+        assert output_words(OutputFormat("json_schema", "x", loose))
+        assert output_schema(OutputFormat("json_schema", "x", loose, strict=True)) == loose
+    assert output_words(OutputFormat()) == ""
+
+
+def test_a_tool_always_has_a_schema_of_an_object() -> None:
+    assert tool_json(ToolSpec("t"))["inputSchema"] == {"type": "object", "properties": {}}
+    assert tool_json(ToolSpec("t", "", {"anyOf": [{}]}))["inputSchema"] == {"type": "object", "properties": {}, "anyOf": [{}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"tools": "native"}, "tools"),
+        ({"workers": 0}, "workers"),
+        ({"provider": {"base_url": "ftp://x"}}, "base_url"),
+        ({"provider": {"base_url": "https://user:pass@x/v1"}}, "base_url"),
+        ({"provider": {"base_url": "https://x/v1", "env_ky": "K"}}, "env_ky"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"bin": ""}, "bin"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        check("codex", options)
+
+
+def test_conversations_that_a_killed_process_left_are_removed_once_they_are_old(tmp_path: Path) -> None:
+    folder = tmp_path / "sessions" / "2026"
+    folder.mkdir(parents=True)
+    (folder / "rollout-old.jsonl").touch()
+    (folder / "rollout-new.jsonl").touch()
+    os.utime(folder / "rollout-old.jsonl", (time.time() - 7200,) * 2)
+    _sweep(tmp_path)
+    assert [file.name for file in folder.iterdir()] == ["rollout-new.jsonl"]
