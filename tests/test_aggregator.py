@@ -420,3 +420,100 @@ def test_any_split_of_any_text_reassembles(text: str, cuts: list[int]) -> None:
     updates = [aggregator.ingest_delta(chat(opener()))]
     updates += [aggregator.ingest_delta(chat(more(text[start:end]))) for start, end in pairwise(places)]
     assert aggregator.snapshot()[0].arguments == text == heard(updates)[0][2]
+
+
+# --- what strangers send -----------------------------------------------------------------------------------------------------------------------
+
+
+def _nested(depth: int, wrap: str | None = None) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value] if wrap is None else {wrap: value}
+    return value
+
+
+def _loop() -> list[Any]:
+    loop: list[Any] = ["a", {"role": "assistant"}]
+    loop += [loop, loop, {"content": loop, "message": loop}]
+    return loop
+
+
+class _Endless(dict[str, Any]):
+    """An object that has more of itself under every key."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return _Endless() if key in ("message", "content", "output") else default
+
+    def __contains__(self, key: object) -> bool:
+        return key in ("message", "content")
+
+    def __getitem__(self, key: str) -> Any:
+        return _Endless()
+
+
+class _Raising(dict[str, Any]):
+    def get(self, key: str, default: Any = None) -> Any:
+        raise RuntimeError("no")
+
+
+LOOP = _loop()
+STRANGE: dict[str, Any] = {
+    "a list that contains itself": LOOP,
+    "a list of nothing but itself": (lambda loop: loop.append(loop) or loop)([]),  # type: ignore[func-returns-value]
+    "an index of many digits": chat({**opener(), "index": "9" * 5000}),
+    "an index of many digits, as a number": chat({**opener(), "index": 10**5000}),
+    "a choice of many digits": {"choices": [{"index": "9" * 5000, "delta": {"tool_calls": [opener()]}}]},
+    "deep content": {"content": _nested(5000)},
+    "deep objects as content": _nested(5000, "content"),
+    "deep envelopes": _nested(5000, "message"),
+    "content that contains itself": {"content": LOOP},
+    "endless objects": _Endless(),
+    "an object that raises": {"message": _Raising()},
+    "arguments that are a set": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": {1, 2}}}),
+    "arguments that contain themselves": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": LOOP}}),
+    "arguments with a number of many digits": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": {"n": 10**5000}}}),
+    "deep arguments": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": _nested(100_000)}}),
+    "an item whose arguments are an object of its own": item(object()),  # type: ignore[arg-type]
+    "a tool request whose arguments contain themselves": codex("item/tool/call", callId="c", tool="f", arguments=LOOP),
+    "a deep result": {"type": "function_call_output", "output": _nested(100_000)},
+    "a result with a number of many digits": {"type": "function_call_output", "output": 10**5000},
+    "a deep turn id": {"turnId": _nested(100_000), "method": _nested(100_000)},
+    "nothing": None,
+    "a number": 7,
+    "bytes": b"x",
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_no_payload_whatever_makes_it_raise_or_loop(name: str) -> None:
+    aggregator = ToolCallAggregator()
+    aggregator.ingest_delta(STRANGE[name])
+    aggregator.ingest_message(STRANGE[name], emit_if_missing=True)
+    assert all(isinstance(record.arguments, str) and record.name == "f" for record in aggregator.snapshot())
+    aggregator.ingest_delta(chat(opener(index=7, call_id="later", name="g", arguments=ARGUMENTS)))
+    assert aggregator.snapshot()[-1] == ToolCallRecord(len(aggregator.snapshot()) - 1, "later", "g", ARGUMENTS)
+
+
+def test_a_probe_is_recognised_however_deep_its_words_stand() -> None:
+    aggregator = ToolCallAggregator()
+    aggregator.ingest_delta({"type": "function_call_output", "output": [{"content": [{"text": "resources/list failed: x"}]}]})
+    aggregator.ingest_delta({"type": "function_call_output", "output": _nested(5000)})
+    assert aggregator.phantoms == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"index": 0}])
+def test_entries_of_a_message_that_share_an_id_are_calls_of_their_own(more: dict[str, Any]) -> None:
+    entries = [{"id": "look", "function": {"name": "look", "arguments": arguments}, **more} for arguments in ('{"a":1}', '{"a":2}')]
+    aggregator = ToolCallAggregator(id_factory=lambda choice, number: f"minted_{number}")
+    aggregator.ingest_message({"tool_calls": entries}, emit_if_missing=True)
+    expected = [("look", '{"a":1}'), ("minted_1", '{"a":2}')]
+    assert [(record.id, record.arguments) for record in aggregator.snapshot()] == expected
+    aggregator.ingest_message({"tool_calls": entries}, emit_if_missing=True)
+    assert [(record.id, record.arguments) for record in aggregator.snapshot()] == expected
+
+
+def test_parts_that_are_the_same_object_are_all_read() -> None:
+    part = {"type": "text", "text": "<use_tool><name>f</name><a>1</a></use_tool>"}
+    aggregator = ToolCallAggregator()
+    aggregator.ingest_message({"content": [part, {"type": "text", "text": "\n"}, part]}, emit_if_missing=True)
+    assert [record.name for record in aggregator.snapshot()] == ["f", "f"]

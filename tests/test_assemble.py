@@ -336,3 +336,36 @@ def test_the_cost_is_linear_even_when_every_delta_repeats_the_name_and_another_c
     seconds(2000)
     small, large = min(seconds(4000) for _ in range(3)), min(seconds(32000) for _ in range(3))
     assert large < small * 8 * 3
+
+
+# --- what strangers send -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_fragments_of_their_own_never_meet() -> None:
+    one = [Fragment(0, "x", "search", ONE, complete=True, own=True), Fragment(0, "x", "search", ONE, complete=True, own=True)]
+    assert calls(run(*one)) == [("x", "search", ONE, "ok"), (None, "search", ONE, "ok")]
+
+
+def test_arguments_that_can_not_be_written_are_an_invalid_call() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    for value in ({1, 2}, loop, {"n": 10**5000}, {(1, 2): 3}, object()):
+        assert calls(run(Fragment(0, "c", "search", value))) == [("c", "search", "", "invalid")]
+
+
+def test_what_waits_and_what_is_kept_is_counted() -> None:
+    assembler = CallAssembler()
+    assembler.add(Fragment(0, "a", "search", '{"a'))
+    assert assembler.held == 0
+    assembler.add(Fragment(1, "b", "read", "x" * 1000))
+    assembler.add(Fragment(1, arguments="x" * 1000))
+    assert assembler.held == 2000 and assembler.size > 3000
+    assembler.add(Fragment(0, arguments='":1}'))
+    assert assembler.held == 0 and assembler.size > 3000
+    assembler.add(Fragment(1, arguments="x" * 1000))
+    assembler.finish()
+    assert assembler.held == 0 and assembler.size > 4000
+
+
+def test_a_custom_tools_input_may_be_white_space() -> None:
+    assert calls(run(Fragment(0, "c", "patch", " ", kind="custom"))) == [("c", "patch", " ", "ok")]

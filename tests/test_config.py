@@ -323,3 +323,12 @@ def test_printed_settings_load_again_to_the_same_settings() -> None:
 )
 def test_the_seeds_flags_mean_what_they_meant(environ: dict[str, str], section: str, key: str, value: object) -> None:
     assert getattr(getattr(load(None, environ, {}), section), key) == value
+
+
+def test_codexs_own_variables_reach_codex_models_and_no_others() -> None:
+    text = '[models.codex]\nbackend = "codex"\nmodel = "from-file"\n[models.demo]\nbackend = "scripted"\n'
+    environ = {"CODEX_BIN": "/opt/codex", "CODEX_MODEL": "gpt-5.5", "CODEX_HOME": "/home/me/.codex"}
+    codex, demo = from_toml(text, environ).models
+    assert codex.options == {"model": "gpt-5.5", "bin": "/opt/codex", "home": "/home/me/.codex"} and demo.options == {}
+    codex, _ = from_toml(text, {**environ, "TOOLWIRE_MODELS__CODEX__MODEL": "mine"}).models
+    assert codex.options["model"] == "mine"

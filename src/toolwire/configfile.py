@@ -72,6 +72,7 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, A
         given.update(_from_file(file))
     given.update(_from_seed_flags(environ))
     _add_environment(given, environ)
+    _add_codex_flags(given, environ)
     for dotted, value in overrides.items():
         given[tuple(dotted.split("."))] = Given(value, "command line")
     sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
@@ -146,6 +147,19 @@ def _from_seed_flags(environ: Mapping[str, str]) -> dict[Key, Given]:
             value = "\n\n" if text.lower() == "true" else environ[name].replace("\\n", "\n")
         out[path] = Given(value, f"environment {name}", text=isinstance(value, str))
     return out
+
+
+CODEX_FLAGS = {"CODEX_BIN": "bin", "CODEX_HOME": "home", "CODEX_MODEL": "model"}
+
+
+def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
+    """Codex's own variables, for every model with that backend; they beat the file, and a `TOOLWIRE_…` name beats them."""
+    models = [path[1] for path, one in given.items() if path[0] == "models" and path[2:] == ("backend",) and one.value == "codex"]
+    for model in models:
+        for name, option in CODEX_FLAGS.items():
+            path = ("models", model, option)
+            if environ.get(name) and not (path in given and given[path].where.startswith(f"environment {ENVIRONMENT_PREFIX}")):
+                given[path] = Given(environ[name], f"environment {name}", text=True)
 
 
 def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> None:

@@ -42,7 +42,9 @@ async def _configured(settings: Settings) -> list[Finding]:
                 continue
             kind = gateway.kinds[id]
             told = f"{kind}, tools {backend.strategy}"
-            out.append(Finding(f"model {id}", "ok", told) if ready else Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, "")))
+            out.append(
+                Finding(f"model {id}", "ok", told) if ready else Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))
+            )
     finally:
         await gateway.close()
     return out

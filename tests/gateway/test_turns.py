@@ -486,7 +486,7 @@ async def test_an_answer_that_can_not_be_stored_still_arrives_and_says_so(table_
     assert b'{"stored":false}' in raw
 
 
-# --- what a backend should not do ----------------------------------------------------------------------------------------------------------------------
+# --- what a backend should not do ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["functions.look:0", "look up", "búsqueda", "x" * 300])

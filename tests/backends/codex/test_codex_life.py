@@ -250,6 +250,25 @@ async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str
         await backend.pool.lease()
 
 
+async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+    binary = imitation("""
+        say(id=hear()["id"], result={"userAgent": "toolwire/0.166.0"})
+        for line in sys.stdin:
+            asked = json.loads(line)
+            if "id" in asked: say(id=asked["id"], error={"code": 1, "message": "enough"})
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    assert backend.home is not None and str(backend.home.version) == "0.166.0"
+    old = Path(binary)
+    new = old.with_name("next")
+    new.write_text(old.read_text().replace("0.166.0", "0.167.1"))
+    new.chmod(0o700)
+    new.replace(old)
+    events = await gather(backend.run(TURN))
+    assert isinstance(events[0], Failure) and "enough" in events[0].message
+    assert str(backend.home.version) == "0.167.1"
+
+
 # --- age -------------------------------------------------------------------------------------------------------------------------------------------
 
 

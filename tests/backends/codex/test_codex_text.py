@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -137,3 +138,29 @@ async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(make: Make, 
     await run.aclose()
     async with asyncio.timeout(5):
         await provider.seen[0].gone.wait()
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}]
+
+
+async def test_the_gateway_finds_the_calls_in_its_text(table: Any, make: Make, old_codex: str, provider: Any) -> None:
+    async def model(exchange: Any) -> Any:
+        prompt = "\n".join(exchange.texts("developer"))
+        token = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
+        assert token is not None and '"look"' in prompt
+        block = f'Looking. <tool_call:{token[1]}>{{"name": "look", "arguments": {{"q": "a"}}}}</tool_call:{token[1]}>'
+        done = any("result 1" in text for text in exchange.texts("user"))
+        return await provider.stream(exchange, provider.text("It is result 1." if done else block, size=3))
+
+    provider.play(model)
+    table.serve(make(old_codex))
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "What is it?"}]
+    body = await table.body("chat", {"messages": messages, "tools": TOOLS})
+    answer = body["choices"][0]["message"]
+    assert body["choices"][0]["finish_reason"] == "tool_calls" and answer["content"].strip() == "Looking."
+    assert [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in answer["tool_calls"]] == [("look", {"q": "a"})]
+    result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "result 1"}
+    body = await table.body("chat", {"messages": [*messages, answer, result], "tools": TOOLS})
+    assert body["choices"][0]["message"]["content"] == "It is result 1."
+    assert provider.seen[1].texts("assistant")[0].startswith("Looking.")
+    await table.gateway.close()

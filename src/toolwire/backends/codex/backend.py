@@ -82,13 +82,14 @@ class CodexBackend:
                 self._home = await prepare_home(self.options)
                 self._pool = Pool(self.options, self._home)
 
-    async def _renew(self, outdated: Pool) -> None:
+    async def _renewed(self, outdated: Pool) -> Pool:
         """Codex was updated: the home is written anew. Runs on old processes go on until they end."""
         async with self._preparing:
-            if self._pool is outdated:
+            if self._pool is None or self._pool is outdated:
                 self._home = await prepare_home(self.options)
                 self._pool = Pool(self.options, self._home)
                 self._left.append(outdated)
+            return self._pool
 
     async def ready(self) -> bool:
         if self._pool is not None and self._pool.workers:
@@ -139,8 +140,7 @@ class CodexBackend:
         try:
             lease = await pool.lease()
         except Outdated:
-            await self._renew(pool)
-            lease = await self._pool.lease()
+            lease = await (await self._renewed(pool)).lease()
         try:
             if self.options.provider is None:
                 await require_login(lease.worker)

@@ -1,0 +1,38 @@
+"""`toolwire doctor`: what works, what is missing, and how to fix it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.__main__ import main
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def doctor(config: str, *arguments: str) -> tuple[int, str]:
+        file = tmp_path / "toolwire.toml"
+        file.write_text(config)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("CODEX_HOME", raising=False)
+        status = main(["doctor", "--config", str(file), *arguments])
+        return status, capsys.readouterr().out
+
+    return doctor
+
+
+def test_a_model_that_works_and_a_codex_that_is_missing(run: Any) -> None:
+    status, page = run('[models.demo]\nbackend = "scripted"\n[models.codex]\nbackend = "codex"\nbin = "no-such-codex"\n')
+    assert status == 1
+    assert "✓ model demo" in page and "scripted, tools native" in page
+    assert "✗ model codex" in page and "not installed" in page
+    assert "– codex" in page and "→ npm install -g @openai/codex" in page
+
+
+def test_an_upstream_that_does_not_answer_is_told_with_what_to_do(run: Any) -> None:
+    status, page = run('[models.far]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n', "--json")
+    findings = json.loads(page)
+    assert status == 1 and findings[0]["subject"] == "model far" and findings[0]["mark"] == "problem" and "start its server" in findings[0]["fix"]
