@@ -1,4 +1,4 @@
-"""`python -m bench [scanner] [gateway]`: the benchmarks, side by side with their baselines, judged against the targets.
+"""`python -m bench [scanner] [gateway] [codex]`: the benchmarks, side by side with their baselines, judged against the targets.
 
 Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import report
 from bench.report import Row
 
-TITLES = {"scanner": "The scanner", "gateway": "The gateway"}
+TITLES = {"scanner": "The scanner", "gateway": "The gateway", "codex": "Codex, through Toolwire and driven directly"}
 
 
 def page(parts: dict[str, list[Row]], notes: list[str]) -> str:
@@ -22,15 +22,16 @@ def page(parts: dict[str, list[Row]], notes: list[str]) -> str:
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     out += ["Everything runs on loopback. Ratios come first: absolute figures belong to the machine.", ""]
     for name, rows in parts.items():
-        out += [f"## {TITLES[name]}", "", report.markdown(rows), ""]
+        if rows:
+            out += [f"## {TITLES[name]}", "", report.markdown(rows), ""]
     return "\n".join([*out, *(f"- {note}" for note in notes)]).rstrip() + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Toolwire beside its baselines.")
-    parser.add_argument("parts", nargs="*", help="scanner, gateway; default: both")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(TITLES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 3 for the gateway, 1 for hostile texts")
+    parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 3 for the gateway, 5 for Codex, 1 for hostile texts")
     parser.add_argument(
         "--peers", action="append", choices=("litellm", "portkey", "all"), help="measure this gateway too; installs it into bench/work"
     )
@@ -50,12 +51,18 @@ def main(argv: list[str] | None = None) -> int:
             from bench import scanner
 
             parts[name] = scanner.run(arguments.quick, arguments.rounds or 1)
-        else:
+        elif name == "gateway":
             from bench import gateway
 
             parts[name], found = gateway.run(1 if arguments.quick else arguments.rounds or 3, peers)
             notes += found
-        print(f"\n{report.table(parts[name])}\n", flush=True)
+        else:
+            from bench import codex
+
+            parts[name], found = codex.run(1 if arguments.quick else arguments.rounds or 5)
+            notes += found
+        if parts[name]:
+            print(f"\n{report.table(parts[name])}\n", flush=True)
     for note in notes:
         print(f"- {note}")
     if arguments.write:

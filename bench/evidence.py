@@ -13,8 +13,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`command` and `quick` are arguments of the project's Python, run in the checkout; `left` is the file it leaves, given to `read` as JSON."""
+    """`command` and `quick` are arguments of the project's Python, run in the checkout; `left` is the file it leaves, given to `read`: JSON as a
+    value, anything else as text."""
 
     name: str
     title: str
@@ -46,6 +48,10 @@ class Section:
     quick: tuple[str, ...]
     left: Path
     read: Callable[[Any], Reading]
+    variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """The environment: a value for `command` and one for `quick`."""
+    must: bool = False
+    """Whether anything but a pass is a failure, not a target that was missed."""
 
 
 # --- readers -------------------------------------------------------------------------------------------------------------------------------------
@@ -66,12 +72,35 @@ def read_rows(told: Any) -> Reading:
     judged = [row for row in rows if row.sense]
     met = sum(row.verdict == "pass" for row in judged)
     notes = [f"- {note}" for note in told["notes"]]
-    return Reading(f"{met} of {len(judged)} targets met", met == len(judged), "\n".join([markdown(rows), *([""] if notes else []), *notes]))
+    passed = met == len(judged) if judged else None
+    return Reading(f"{met} of {len(judged)} targets met", passed, "\n".join([markdown(rows), *([""] if notes else []), *notes]))
+
+
+def read_tests(told: str) -> Reading:
+    """pytest's report in XML. What a test printed stands in it, line by line."""
+    suite = ElementTree.fromstring(told).find("testsuite")
+    assert suite is not None
+    counts = {name: int(suite.get(name, "0")) for name in ("tests", "skipped", "failures", "errors")}
+    lost = counts["failures"] + counts["errors"]
+    ran = counts["tests"] - counts["skipped"]
+    notes = [(note.get("message") or "").strip() for kind in ("skipped", "failure", "error") for note in suite.iter(kind)]
+    notes += [line for out in suite.iter("system-out") for line in (out.text or "").splitlines() if line.startswith("outcomes:")]
+    figures = f"{ran} ran, {lost} failed, in {float(suite.get('time', '0')):,.0f} s" if ran else "skipped"
+    return Reading("; ".join([figures, *notes]), lost == 0 if ran else None, "\n".join(f"- `{note}`" for note in notes if note))
 
 
 # --- what is run ---------------------------------------------------------------------------------------------------------------------------------
 
-FUZZ, SCANNER, GATEWAY = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json"
+FUZZ, SCANNER, GATEWAY, CODEX = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json", WORK / "codex.json"
+CODEX_PARK, CODEX_KILLS = WORK / "codex-park.xml", WORK / "codex-kills.xml"
+
+
+def codex_test(name: str, left: Path) -> tuple[str, ...]:
+    """One test on real Codex, with as much time as its long version needs."""
+    report = ("--timeout=1800", "-o", "junit_logging=system-out", f"--junitxml={left}")
+    return ("-m", "pytest", "-q", "tests/backends/codex/test_codex_gateway.py", "-k", name, *report)
+
+
 SECTIONS: tuple[Section, ...] = (
     Section(
         "fuzz",
@@ -80,6 +109,7 @@ SECTIONS: tuple[Section, ...] = (
         ("fuzz/run.py", "--cases", "20000", "--jobs", JOBS, "--json", str(FUZZ)),
         FUZZ,
         read_fuzz,
+        must=True,
     ),
     Section(
         "scanner",
@@ -97,26 +127,57 @@ SECTIONS: tuple[Section, ...] = (
         GATEWAY,
         read_rows,
     ),
+    Section(
+        "codex-park",
+        "A Codex turn parked for six minutes goes on",
+        codex_test("park_of_half", CODEX_PARK),
+        codex_test("park_of_half", CODEX_PARK),
+        CODEX_PARK,
+        read_tests,
+        {"TOOLWIRE_LONG_PARK_S": ("360", "5")},
+        must=True,
+    ),
+    Section(
+        "codex-kills",
+        "Codex killed at random moments",
+        codex_test("kill_9", CODEX_KILLS),
+        codex_test("kill_9", CODEX_KILLS),
+        CODEX_KILLS,
+        read_tests,
+        {"TOOLWIRE_KILL_ROUNDS": ("50", "3")},
+        must=True,
+    ),
+    Section(
+        "codex-bench",
+        "Codex through Toolwire beside Codex driven directly",
+        ("-m", "bench", "codex", "--rounds", "9", "--json", str(CODEX)),
+        ("-m", "bench", "codex", "--quick", "--json", str(CODEX)),
+        CODEX,
+        read_rows,
+    ),
 )
 
 
 def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     """Runs a section; its line of the table of contents, and its block on the page."""
     words = section.quick if quick else section.command
+    chosen = {name: values[quick] for name, values in section.variables.items()}
+    shown = "".join(f"{name}={value} " for name, value in chosen.items())
     left = ROOT / section.left
     left.parent.mkdir(exist_ok=True)
     left.unlink(missing_ok=True)
-    print(f"== {section.title}: python {' '.join(words)}", flush=True)
+    print(f"== {section.title}: {shown}python {' '.join(words)}", flush=True)
     began = time.monotonic()
-    status = subprocess.run([sys.executable, *words], cwd=ROOT, check=False).returncode
+    status = subprocess.run([sys.executable, *words], cwd=ROOT, env={**os.environ, **chosen}, check=False).returncode
     took = time.monotonic() - began
     if left.exists():
-        reading = section.read(json.loads(left.read_text()))
+        told = left.read_text()
+        reading = section.read(json.loads(told) if left.suffix == ".json" else told)
     else:
         reading = Reading(f"the command ended with status {status} and left nothing", False, "")
-    verdict = {True: "pass", False: "FAIL" if section.name == "fuzz" or not left.exists() else "some missed", None: ""}[reading.passed]
+    verdict = {True: "pass", False: "FAIL" if section.must or not left.exists() else "some missed", None: ""}[reading.passed]
     line = {"name": section.name, "title": section.title, "figures": reading.figures, "verdict": verdict, "date": today(), "seconds": round(took)}
-    line |= {"command": f".venv/bin/python {' '.join(words)}", "machine": machine()}
+    line |= {"command": f"{shown}.venv/bin/python {' '.join(words)}", "machine": machine()}
     return line, reading.details
 
 

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from bench.process import GATEWAY_CORE, HERE, WORK, Process, answers, free_port
+from bench.process import GATEWAY_CORE, HERE, LOAD_CORE, WORK, Process, answers, free_port
 
 KEY = "sk-bench-0123456789"
 MODELS = ("bench-plain", "bench-paced", "bench-burst", "bench-native-paced", "bench-written-paced")
 EMULATED = {"emulated-paced": "bench-paced", "emulated-written-paced": "bench-written-paced"}
 """Toolwire's own models whose tools are emulated, and the upstream's model behind each."""
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
+ALL_CORES = GATEWAY_CORE | LOAD_CORE
 
 
 @dataclass(slots=True)
@@ -66,6 +68,35 @@ def start_relay(upstream: int) -> Target:
         process.stop()
         raise
     return Target("relay", port, process, AUTHORIZATION, cold)
+
+
+def codex_options(provider: int, binary: Path) -> dict[str, Any]:
+    """The keys of the model whose backend is Codex. Both sides of its benchmark share them, and with them the home."""
+    return {
+        "bin": str(binary),
+        "home": str(WORK / "codex-home"),
+        "model": "gpt-5.5",
+        "provider": {"base_url": f"http://127.0.0.1:{provider}/v1", "name": "bench"},
+    }
+
+
+def start_toolwire_codex(provider: int, binary: Path) -> Target:
+    """Toolwire before Codex, on all cores: Codex has many threads."""
+    lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{WORK / "codex.db"}"', "[models.codex]", 'backend = "codex"']
+    for key, value in codex_options(provider, binary).items():
+        told = "{ " + ", ".join(f'{name} = "{word}"' for name, word in value.items()) + " }" if isinstance(value, dict) else f'"{value}"'
+        lines.append(f"{key} = {told}")
+    path = WORK / "toolwire-codex.toml"
+    path.write_text("\n".join(lines) + "\n")
+    port = free_port()
+    command = [sys.executable, "-m", "toolwire", "serve", "--config", str(path), "--port", str(port), "--log-level", "info"]
+    process = Process(command, core=ALL_CORES, log="toolwire-codex")
+    try:
+        cold = process.wait_until(lambda: answers(port, "/readyz"))
+    except RuntimeError:
+        process.stop()
+        raise
+    return Target("gateway", port, process, AUTHORIZATION, cold)
 
 
 STARTS: dict[str, Callable[[int], Target]] = {"toolwire": start_toolwire, "relay": start_relay}

@@ -457,9 +457,11 @@ class _Raising(dict[str, Any]):
 
 
 LOOP = _loop()
+ONLY_ITSELF: list[Any] = []
+ONLY_ITSELF.append(ONLY_ITSELF)
 STRANGE: dict[str, Any] = {
     "a list that contains itself": LOOP,
-    "a list of nothing but itself": (lambda loop: loop.append(loop) or loop)([]),  # type: ignore[func-returns-value]
+    "a list of nothing but itself": ONLY_ITSELF,
     "an index of many digits": chat({**opener(), "index": "9" * 5000}),
     "an index of many digits, as a number": chat({**opener(), "index": 10**5000}),
     "a choice of many digits": {"choices": [{"index": "9" * 5000, "delta": {"tool_calls": [opener()]}}]},

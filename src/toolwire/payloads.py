@@ -26,7 +26,7 @@ GROWING: dict[str, tuple[CallKind, str, bool]] = {
     "custom_tool_call_input.delta": ("custom", "delta", False),
     "custom_tool_call_input.done": ("custom", "input", True),
 }
-STEPS = 100_000
+STEPS = 20_000
 NUMBER_LIMIT = 10**9
 PHANTOM = "resources/list failed"
 ECHO = "auto-compact"

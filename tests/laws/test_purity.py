@@ -14,7 +14,7 @@ PURE = [
     *sorted((SOURCE / "decode").rglob("*.py")),
     *sorted((SOURCE / "encode").rglob("*.py")),
     *sorted((SOURCE / "emulate").rglob("*.py")),
-    *(SOURCE / name for name in ("policy.py", "aggregator.py", "assemble.py", "payloads.py", "turn.py", "events.py", "errors.py")),
+    *(SOURCE / name for name in ("policy.py", "aggregator.py", "assemble.py", "partial.py", "payloads.py", "turn.py", "events.py", "errors.py")),
     SOURCE / "gateway" / "plan.py",
     SOURCE / "gateway" / "interpret.py",
 ]

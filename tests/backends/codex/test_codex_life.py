@@ -100,6 +100,17 @@ async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(mak
     assert said(await gather(backend.run(TURN))) == "Fine."
 
 
+async def test_a_process_that_died_unnoticed_is_replaced_before_a_model_is_asked(make: Make, new_codex: str, provider: Any) -> None:
+    provider.play(provider.text("Fine."))
+    backend = await ready(make, new_codex)
+    await gather(backend.run(TURN))
+    for pid in group(worker_of(backend).pid):
+        os.kill(pid, signal.SIGKILL)
+    assert worker_of(backend).alive, "nothing has been read since"
+    assert said(await gather(backend.run(TURN))) == "Fine."
+    assert len(provider.seen) == 2
+
+
 async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(make: Make, new_codex: str, provider: Any) -> None:
     provider.play(provider.call("look", "{}", "call_a"))
     live = (backend := await ready(make, new_codex)).open(TURN)
@@ -149,6 +160,36 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
         assert group(leader)
         process.kill()
     await until(lambda: not group(leader))
+
+
+async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex: str, provider: Any) -> None:
+    provider.play(provider.call("look", "{}", "call_a"), provider.text("Fine."))
+    program = f"""
+        import uvloop
+        from toolwire.backends.codex import CodexBackend, CodexOptions
+        from toolwire.turn import *
+
+        async def main():
+            options = CodexOptions(bin={new_codex!r}, home={str(homes / "uvloop")!r}, provider={{"base_url": {provider.base_url!r}}})
+            backend = CodexBackend("codex", options)
+            await backend.prepare()
+            turn = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+            live = backend.open(turn)
+            print([event async for batch in live.segment() for event in batch])
+            await live.answer({{"call_a": Result("call_a", (TextPart("x"),))}})
+            print([event async for batch in live.segment() for event in batch])
+            print("leader", backend.pool.workers[0].pid)
+            await backend.close()
+
+        uvloop.run(main())
+    """
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(program), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    said, errors = (text.decode() for text in await child.communicate())
+    assert child.returncode == 0 and errors == ""
+    assert "Finish(reason='tool_calls')" in said and "Text(text='Fine')" in said
+    assert not group(int(said.split()[-1]))
 
 
 # --- what Codex asks of us ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A run on a Codex that has the client's tools natively (0.121 and later): it can hold its calls open between two HTTP requests.
+"""A run on a Codex that has the client's tools natively (0.133 and later): it can hold its calls open between two HTTP requests.
 
 The thread starts bare: the turn's items are injected as they are, and the turn begins without an input of its own. What Codex can not be told
 (`tool_choice`) is done by what it is told of: no tools, only these tools, one more attempt.
@@ -6,7 +6,7 @@ The thread starts bare: the turn's items are injected as they are, and the turn 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -14,17 +14,11 @@ from toolwire.backends.base import Batch
 from toolwire.backends.codex import items
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.thread import Thread, ending, next_message
+from toolwire.backends.codex.thread import OpenThread, Thread, ending, next_message, opened
 from toolwire.backends.codex.version import Features
 from toolwire.errors import ToolwireError
 from toolwire.events import CallBegin, Dropped, Event, Failure, Finish, Text
 from toolwire.turn import Result, Turn
-
-OpenThread = Callable[[], Awaitable[Thread]]
-REFUSED = {
-    "contentItems": [{"type": "inputText", "text": "This call was not made: ask for it again, alone, if it is still needed."}],
-    "success": False,
-}
 
 
 def thread_params(turn: Turn, options: CodexOptions, cwd: str, features: Features) -> dict[str, Any]:
@@ -119,10 +113,13 @@ class DynamicRun:
         params = {**thread_params(self._turn, self._options, self._cwd, self._features), "experimentalRawEvents": True, "environments": []}
         if self._tools:
             params["dynamicTools"] = [items.tool_json(tool) for tool in self._tools]
-        self._thread = thread = await self._open_thread()
-        await thread.start("thread/start", params)
-        if injected:
-            await thread.inject(injected)
+
+        async def start(thread: Thread) -> None:
+            await thread.start("thread/start", params)
+            if injected:
+                await thread.inject(injected)
+
+        self._thread = await opened(self._open_thread, start)
         await self._begin(begin)
 
     async def _begin(self, params: Mapping[str, Any]) -> None:

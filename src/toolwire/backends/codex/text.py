@@ -1,4 +1,4 @@
-"""A run on a Codex without tools of the client's own (before 0.121): text in, text out; the pipeline emulates the tools.
+"""A run on a Codex without tools of the client's own (before 0.133): text in, text out; the pipeline emulates the tools.
 
 The system text goes into `developerInstructions` (the base instructions stay empty), the history into the thread as items, the last user message is
 the turn's input. Where a version does not take a history, it is told in the input's text.
@@ -7,7 +7,7 @@ the turn's input. Where a version does not take a history, it is told in the inp
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from toolwire.backends.base import Batch
@@ -15,7 +15,7 @@ from toolwire.backends.codex import items
 from toolwire.backends.codex.dynamic import thread_params, turn_params
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.thread import Thread, ending, next_message
+from toolwire.backends.codex.thread import OpenThread, Thread, ending, next_message, opened
 from toolwire.backends.codex.version import Features
 from toolwire.backends.codex.worker import RequestError
 from toolwire.errors import ToolwireError
@@ -61,9 +61,7 @@ def _input(part: Any) -> dict[str, Any]:
     raise ToolwireError("unsupported_value", f"Codex can not take content of the type {part.kind!r}: text and images only.")
 
 
-async def run_text(
-    turn: Turn, options: CodexOptions, features: Features, cwd: str, open_thread: Callable[[], Awaitable[Thread]]
-) -> AsyncGenerator[Batch, None]:
+async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: str, open_thread: OpenThread) -> AsyncGenerator[Batch, None]:
     """Runs the turn; ends with `Finish` or `Failure`. Closing it interrupts the turn."""
     system, history, words = split(turn)
     before = [entry for item in history for entry in items.item_json(item)]
@@ -71,16 +69,20 @@ async def run_text(
     begin = turn_params(turn, options)
     reader = Reader()
     thread: Thread | None = None
-    try:
-        thread = await open_thread()
+
+    async def start(thread: Thread) -> None:
+        nonlocal before, words
         if before:
             try:
                 await thread.start("thread/resume", {"threadId": str(uuid.uuid4()), "history": before, **params})
+                return
             except RequestError:
                 words = [{"type": "text", "text": as_text(history)}, *words]
                 before = []
-        if not before:
-            await thread.start("thread/start", params)
+        await thread.start("thread/start", params)
+
+    try:
+        thread = await opened(open_thread, start)
         await thread.begin({**begin, "input": words})
         while reader.ended is None:
             batch = await _read(thread, reader, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,14 @@ from toolwire.errors import ToolwireError
 from toolwire.events import Failure, Finish
 
 STOP_S = 5.0
+OpenThread = Callable[[], Awaitable["Thread"]]
 AFTER_ERROR_S = 1.0
 """How long the end of a turn may lag behind its error. Some versions never send it."""
 
 
 class Thread:
+    """A place on a worker, and what happens there."""
+
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self.worker = lease.worker
@@ -157,7 +160,22 @@ class Thread:
                 file.unlink(missing_ok=True)
 
 
-# --- reading, for every kind of run ------------------------------------------------------------------------------------------------------------
+# --- for every kind of run -----------------------------------------------------------------------------------------------------------------------
+
+
+async def opened(open_thread: OpenThread, start: Callable[[Thread], Awaitable[None]]) -> Thread:
+    """A thread that has been started: on another process where the first one turns out to be dead, since no model was asked yet."""
+    for last in (False, True):
+        thread = await open_thread()
+        try:
+            await start(thread)
+            return thread
+        except BaseException as error:
+            dead = isinstance(error, ToolwireError) and not thread.worker.alive
+            await thread.end(served=False)
+            if last or not dead:
+                raise
+    raise AssertionError("unreachable")
 
 
 async def next_message(thread: Thread, reader: Reader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import refused
@@ -74,6 +74,7 @@ class Worker(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._exited = asyncio.Event()
+        self._dying = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._login: wire.Login | None = None
 
@@ -88,9 +89,7 @@ class Worker(asyncio.SubprocessProtocol):
             )
         except OSError as error:
             raise ToolwireError("backend_unavailable", f"Codex could not be started: {error.strerror or error}") from error
-        stdin = transport.get_pipe_transport(0)
-        assert isinstance(stdin, asyncio.WriteTransport)
-        self._stdin = stdin
+        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
         if self.home.features.capabilities:
             params["capabilities"] = {"experimentalApi": True, "optOutNotificationMethods": ["account/rateLimits/updated"]}
@@ -110,7 +109,7 @@ class Worker(asyncio.SubprocessProtocol):
 
     @property
     def alive(self) -> bool:
-        return self._transport is not None and self.failure is None
+        return self._transport is not None and self.failure is None and not self._dying
 
     @property
     def said(self) -> str:
@@ -224,8 +223,7 @@ class Worker(asyncio.SubprocessProtocol):
     # --- what the process says -----------------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -268,6 +266,7 @@ class Worker(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         """What it said last may still be on its way; whoever else holds its pipes is ended with it."""
+        self._dying = True
         self._signal(signal.SIGKILL)
         asyncio.get_running_loop().call_later(LAST_WORDS_S, self._is_over)
 

@@ -1,0 +1,446 @@
+"""Codex driven directly and through Toolwire, in one run: the same binary, home, parameters and provider, once by a lean JSON-RPC client, once over
+HTTP.
+
+- Both sides are started anew for every round and warmed by a turn that does not count, so that both have Codex processes of the same age.
+- Within a round the loads follow each other, both sides in random order: a disturbance of the machine meets both. Nothing is pinned to a core.
+- A time runs from the moment the request is issued (`thread/start`, or the HTTP request) to the first text delta, and to the end of the turn.
+- Every answer is compared with what the provider sent, after the clock has stopped.
+
+`python -m bench.codex provider PORT`, `direct PORT` and `client PORT` are the processes of a run: the provider, and the driver of each side, which
+takes a load a line on stdin and answers with a line of figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.process import HERE, WORK, Process, answers, free_port
+from bench.report import Row, figure
+from bench.targets import ALL_CORES, AUTHORIZATION, Target, codex_options, start_toolwire_codex
+
+BINARY = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "codex"
+STEP_S = 0.01
+MARK = "Zz00"
+"""Stands in the first piece of every answer."""
+FIRST_TARGET, WALL_TARGET = 1.15, 1.10
+LOAD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`waves` times so many `turns` at once, of so many `pieces` each."""
+
+    name: str
+    turns: int
+    pieces: int = 100
+    waves: int = 1
+
+
+ONE, EIGHT, MANY, SHORT = LOADS = (Load("1 turn", 1, waves=5), Load("8 turns", 8, waves=2), Load("32 turns", 32), Load("32 short turns", 32, 1))
+WARM = Load("warming", 1, 1)
+TOOL = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+
+def question(pieces: int) -> dict[str, Any]:
+    """The request. How many pieces the answer has stands in its last message."""
+    messages = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": f"Say something of {pieces} pieces."}]
+    return {"model": "codex", "messages": messages, "tools": [{"type": "function", "function": TOOL}], "stream": True}
+
+
+def words(pieces: int) -> list[str]:
+    return [MARK, *(f" w{number:03d}" for number in range(1, pieces))]
+
+
+# --- the provider --------------------------------------------------------------------------------------------------------------------------------
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+_COUNT = re.compile(rb"of (\d+) pieces")
+
+
+def _event(type: str, **content: Any) -> bytes:
+    raw = f"event: {type}\ndata: {json.dumps({'type': type, **content})}\n\n".encode()
+    return f"{len(raw):x}\r\n".encode() + raw + b"\r\n"
+
+
+def writes(pieces: int) -> list[bytes]:
+    """The writes of an answer, one for each piece and one for the end."""
+    said = words(pieces)
+    message: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant"}
+    usage = {"input_tokens": 20, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": pieces, "total_tokens": 20 + pieces}
+    usage["output_tokens_details"] = {"reasoning_tokens": 0}
+    out = [_event("response.output_text.delta", item_id="msg_1", output_index=0, content_index=0, delta=word) for word in said]
+    begun = {**message, "status": "in_progress", "content": []}
+    done = {**message, "status": "completed", "content": [{"type": "output_text", "text": "".join(said), "annotations": []}]}
+    before = _event("response.created", response={"id": "resp_1"}) + _event("response.output_item.added", output_index=0, item=begun)
+    out[0] = _HEAD + before + out[0]
+    after = _event("response.output_item.done", output_index=0, item=done)
+    return [*out, after + _event("response.completed", response={"id": "resp_1", "usage": usage}) + b"0\r\n\r\n"]
+
+
+async def provide(port: int) -> None:
+    ready = {pieces: writes(pieces) for pieces in {load.pieces for load in (*LOADS, WARM)}}
+    loop = asyncio.get_running_loop()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0))
+                counts = _COUNT.findall(body)
+                if not head.startswith(b"POST") or not counts:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+                    continue
+                due = loop.time()
+                for write in ready[int(counts[-1])]:
+                    writer.write(write)
+                    due += STEP_S
+                    await asyncio.sleep(max(0.0, due - loop.time()))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=1024, limit=1 << 22)
+    await server.serve_forever()
+
+
+# --- one turn on each side -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Times:
+    first_s: float
+    wall_s: float
+    said: Callable[[], str]
+    """The whole text; asked for when the clock has stopped."""
+
+
+Ask = Callable[[int], Awaitable[Times]]
+
+
+class Listener:
+    """A thread's messages, kept as they come."""
+
+    def __init__(self) -> None:
+        self.first = 0.0
+        self.deltas: list[bytes] = []
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, message: Any) -> None:
+        if message.method == "item/agentMessage/delta":
+            self.first = self.first or time.perf_counter()
+            self.deltas.append(message.params)
+        elif message.method == "turn/completed":
+            self.over.set_result(None)
+
+    def lost(self, failure: Any) -> None:
+        if not self.over.done():
+            self.over.set_exception(RuntimeError(failure.message))
+
+    def said(self) -> str:
+        return "".join(json.loads(params)["delta"] for params in self.deltas)
+
+
+async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
+    """A client of `codex app-server` with nothing in between. What it asks is what Toolwire asks for the same request."""
+    from toolwire.backends.codex import items
+    from toolwire.backends.codex.dynamic import thread_params, turn_params
+    from toolwire.backends.codex.home import prepare_home
+    from toolwire.backends.codex.options import CodexOptions
+    from toolwire.backends.codex.worker import Worker
+    from toolwire.decode import chat
+
+    options = CodexOptions(**codex_options(port, BINARY))
+    home = await prepare_home(options)
+    worker = Worker(home)
+    async with home.warming():
+        await worker.start(options.start_timeout_s)
+
+    async def ask(pieces: int) -> Times:
+        turn = chat.decode(question(pieces))
+        bare = {**thread_params(turn, options, str(home.cwd), home.features), "experimentalRawEvents": True, "environments": []}
+        params = {**bare, "dynamicTools": [items.tool_json(tool) for tool in items.offered(turn)]}
+        injected, begin = items.history(turn), turn_params(turn, options)
+        heard = Listener()
+        began = time.perf_counter()
+        thread = {"threadId": json.loads(await worker.request("thread/start", params))["thread"]["id"]}
+        worker.attach(thread["threadId"], heard)
+        await worker.request("thread/inject_items", {**thread, "items": injected})
+        await worker.request("turn/start", {**thread, **begin})
+        await heard.over
+        wall = time.perf_counter() - began
+        worker.tell("thread/unsubscribe", thread)
+        worker.detach(thread["threadId"])
+        return Times(heard.first - began, wall, heard.said)
+
+    return ask, worker.close
+
+
+def content(raw: bytes) -> str:
+    """The text of a chat stream."""
+    chunks = [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ()))
+
+
+async def by_http(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None)
+    session = aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=0), timeout=timeout, headers=AUTHORIZATION)
+    mark = MARK.encode()
+
+    async def ask(pieces: int) -> Times:
+        body = json.dumps(question(pieces)).encode()
+        blocks: list[bytes] = []
+        first, tail = 0.0, b""
+        began = time.perf_counter()
+        async with session.post("/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}) as response:
+            while block := await response.content.readany():
+                blocks.append(block)
+                if not first:
+                    tail = tail[-len(mark) :] + block
+                    first = time.perf_counter() if mark in tail else 0.0
+        wall = time.perf_counter() - began
+        return Times(first - began, wall, lambda: content(b"".join(blocks)))
+
+    return ask, session.close
+
+
+async def drive(side: Callable[[int], Awaitable[tuple[Ask, Callable[[], Awaitable[None]]]]], port: int) -> None:
+    """Loads from stdin, figures to stdout, until stdin ends."""
+    ask, close = await side(port)
+    loop = asyncio.get_running_loop()
+    try:
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            load = Load(**json.loads(line))
+            times: list[Times] = []
+            walls = []
+            cpu = time.process_time()
+            for _ in range(load.waves):
+                began = time.perf_counter()
+                async with asyncio.timeout(LOAD_S):
+                    times += await asyncio.gather(*(ask(load.pieces) for _ in range(load.turns)))
+                walls.append(time.perf_counter() - began)
+            told = {"first_ms": [1000 * one.first_s for one in times], "wall_ms": [1000 * wall for wall in walls]}
+            whole = "".join(words(load.pieces))
+            print(json.dumps({**told, "cpu_s": time.process_time() - cpu, "wrong": sum(one.said() != whole for one in times)}), flush=True)
+    finally:
+        await close()
+
+
+# --- the sides, as processes ---------------------------------------------------------------------------------------------------------------------
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """CPU of whole processes, threads that have ended included."""
+    ticks = 0
+    for pid in pids:
+        try:
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        except OSError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a load gave. CPU in seconds for all of its turns: of the driver, of Toolwire and of Codex."""
+
+    first_ms: float
+    slow_ms: float
+    wall_ms: float
+    driver_s: float
+    toolwire_s: float
+    codex_s: float
+
+
+class Failed(RuntimeError):
+    """A side did not answer as it should: its figures would mean nothing."""
+
+
+class Side:
+    """`direct`: the driver owns Codex. `gateway`: the driver is a client of Toolwire, which owns it."""
+
+    def __init__(self, name: str, provider: int) -> None:
+        self.name = name
+        self.target: Target | None = start_toolwire_codex(provider, BINARY) if name == "gateway" else None
+        role, port = ("client", self.target.port) if self.target else ("direct", provider)
+        self._log = (WORK / f"codex-{role}.log").open("wb")
+        self._driver = subprocess.Popen(
+            [sys.executable, "-m", "bench.codex", role, str(port)],
+            cwd=HERE.parent,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+
+    def run(self, load: Load) -> Figures:
+        assert self._driver.stdin is not None and self._driver.stdout is not None
+        toolwire, codex = self._pids()
+        before = cpu_s(toolwire), cpu_s(codex)
+        try:
+            self._driver.stdin.write(json.dumps(asdict(load)) + "\n")
+            self._driver.stdin.flush()
+            line = self._driver.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise Failed(f"{self.name}, {load.name}: {Path(self._log.name).read_text(errors='replace').strip()[-500:]}")
+        told = json.loads(line)
+        if told["wrong"]:
+            raise Failed(f"{self.name}, {load.name}: {told['wrong']} answers are not what the provider sent")
+        first = sorted(told["first_ms"])
+        slow = first[int(0.95 * (len(first) - 1))]
+        return Figures(median(first), slow, median(told["wall_ms"]), told["cpu_s"], cpu_s(toolwire) - before[0], cpu_s(codex) - before[1])
+
+    def _pids(self) -> tuple[list[int], list[int]]:
+        """Toolwire's process, if any, and Codex's."""
+        if self.target is not None and self.target.process is not None:
+            own, *below = self.target.process._tree()
+            return [own], below
+        below = [self._driver.pid]
+        for pid in below:
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                below += map(int, task.read_text().split())
+        return [], below[1:]
+
+    def stop(self) -> None:
+        assert self._driver.stdin is not None
+        self._driver.stdin.close()
+        try:
+            self._driver.wait(10)
+        except subprocess.TimeoutExpired:
+            self._driver.kill()
+            self._driver.wait(5)
+        self._log.close()
+        if self.target is not None:
+            self.target.stop()
+
+
+# --- the rounds ----------------------------------------------------------------------------------------------------------------------------------
+
+Found = dict[tuple[str, str], list[Figures]]
+"""By side and load: the figures of the rounds."""
+
+
+def measure(provider: int, rounds: int, chance: random.Random) -> Found:
+    found: Found = {}
+    for number in range(-1, rounds):  # the first round warms the home and does not count
+        print(f"  round {number + 1} of {rounds}" if number >= 0 else "  warming", file=sys.stderr, flush=True)
+        sides: list[Side] = []
+        try:
+            for name in chance.sample(("direct", "gateway"), 2):
+                sides.append(Side(name, provider))
+                sides[-1].run(WARM)
+            for load in LOADS if number >= 0 else ():
+                for side in chance.sample(sides, 2):
+                    found.setdefault((side.name, load.name), []).append(side.run(load))
+        finally:
+            for side in sides:
+                side.stop()
+    return found
+
+
+@dataclass(slots=True)
+class Pair:
+    """A figure of both sides, round by round."""
+
+    direct: list[float]
+    gateway: list[float]
+    ratios: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ratios = sorted(mine / other for mine, other in zip(self.gateway, self.direct, strict=True))
+
+    def row(self, title: str, target: float = 0.0) -> Row:
+        mine, other = median(self.gateway), median(self.direct)
+        detail = f"{figure(mine)} against {figure(other)} ms; rounds {figure(self.ratios[0])} to {figure(self.ratios[-1])}"
+        return Row(title, mine / other, detail, "at most" if target else "", target)
+
+
+def pair(found: Found, load: Load, field: str) -> Pair:
+    direct, gateway = ([getattr(one, field) for one in found[side, load.name]] for side in ("direct", "gateway"))
+    return Pair(direct, gateway)
+
+
+def time_rows(found: Found) -> list[Row]:
+    rows = [pair(found, load, "first_ms").row(f"first token, {load.name} at once", FIRST_TARGET) for load in (ONE, EIGHT, MANY)]
+    rows += [pair(found, load, "wall_ms").row(f"wall time, {load.name} at once", WALL_TARGET if load is MANY else 0.0) for load in (ONE, EIGHT, MANY)]
+    rows += [pair(found, MANY, "slow_ms").row("first token, the slowest in 20 of the 32 turns")]
+    rows += [pair(found, SHORT, "wall_ms").row("wall time, 32 turns of one delta")]
+    return rows
+
+
+def cpu_rows(found: Found) -> list[Row]:
+    """A turn's own cost from the turns of one delta; a delta's from what longer ones take beyond that."""
+
+    def taken(side: str, load: Load, name: str) -> float:
+        return 1e6 * sum(getattr(one, name) for one in found[side, load.name]) / len(found[side, load.name]) / load.turns
+
+    rows = []
+    for side, name, title in (
+        ("gateway", "toolwire_s", "Toolwire"),
+        ("direct", "driver_s", "the direct client"),
+        ("gateway", "driver_s", "the HTTP client"),
+        ("gateway", "codex_s", "Codex behind Toolwire"),
+        ("direct", "codex_s", "Codex driven directly"),
+    ):
+        turn = taken(side, SHORT, name)
+        delta = (taken(side, MANY, name) - turn) / (MANY.pieces - SHORT.pieces)
+        rows.append(Row(f"CPU a delta: {title}", delta, f"{figure(turn / 1000)} ms a turn beside its deltas", unit="µs"))
+    return rows
+
+
+def missing() -> str:
+    """What the benchmark lacks, in a line; empty: nothing."""
+    if not BINARY.exists():
+        return "the Codex benchmark is left out: Codex is missing; npm ci --prefix tests/codex/new"
+    return "" if shutil.which("node") else "the Codex benchmark is left out: node is missing"
+
+
+def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]:
+    """The rows of the table and the notes under it."""
+    if lacking := missing():
+        return [], [lacking]
+    seed = random.randrange(1 << 16) if seed is None else seed
+    port = free_port()
+    provider = Process([sys.executable, "-m", "bench.codex", "provider", str(port)], core=ALL_CORES, log="codex-provider", cwd=HERE.parent)
+    try:
+        provider.wait_until(lambda: answers(port, "/v1/models"))
+        found = measure(port, rounds, random.Random(seed))
+    except (Failed, RuntimeError) as error:
+        return [Row("Codex through Toolwire against directly", None, "", "at most", FIRST_TARGET)], [f"failed: {error}"]
+    finally:
+        provider.stop()
+    turns = f"{MANY.pieces} deltas {1000 * STEP_S:g} ms apart"
+    notes = [f"Codex: {rounds} rounds, order by seed {seed}; a turn has {turns}; ratios are of the medians of the rounds"]
+    return [*time_rows(found), *cpu_rows(found)], notes
+
+
+ROLES: dict[str, Callable[[int], Awaitable[None]]] = {
+    "provider": provide,
+    "direct": lambda port: drive(directly, port),
+    "client": lambda port: drive(by_http, port),
+}
+
+if __name__ == "__main__":
+    import uvloop
+
+    async def play() -> None:
+        await ROLES[sys.argv[1]](int(sys.argv[2]))
+
+    uvloop.run(play())
