@@ -20,6 +20,7 @@ from toolwire.emulate import dialects
 from toolwire.emulate.dialects.render import render
 from toolwire.errors import KINDS, ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd
+from toolwire.gateway.images import ImageLimits
 from toolwire.gateway.plan import FIELDS, Plan, make_plan
 from toolwire.ids import counting_ids
 from toolwire.turn import Api
@@ -29,6 +30,8 @@ APIS: tuple[Api, ...] = ("chat", "responses")
 BACKENDS: dict[str, Backend] = {
     "openai, native": registry.build("m", "openai", {"tools": "native"}),
     "openai, emulated": registry.build("m", "openai", {"tools": "emulated"}),
+    "codex, native": registry.build("m", "codex", {}),
+    "codex, emulated": registry.build("m", "codex", {"tools": "emulated"}),
     "scripted": registry.build("m", "scripted", {}),
 }
 Body = dict[str, Any]
@@ -163,17 +166,17 @@ def code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def fields_table() -> str:
+def fields_table(api: Api) -> str:
+    other: Api = "responses" if api == "chat" else "chat"
+
     def row(name: str) -> Iterator[str]:
-        if name not in fields_of("chat"):
+        if name not in fields_of(api):
             raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.plan.FIELDS has no sample in fields_of")
         yield f"`{name}`"
-        for api in APIS:
-            other: Api = "responses" if api == "chat" else "chat"
-            for backend in BACKENDS.values():
-                yield "–" if name in ONLY[other] else verdict(api, fields_of(api)[name], backend, name)
+        for backend in BACKENDS.values():
+            yield verdict(api, fields_of(api)[name], backend, name)
 
-    return table(("field", *(f"{api}: {name}" for api in APIS for name in BACKENDS)), map(row, FIELDS))
+    return table(("field", *BACKENDS), (row(name) for name in FIELDS if name not in ONLY[other]))
 
 
 def tools_table() -> str:
@@ -264,7 +267,17 @@ def items_table() -> str:
 
 def parts_table() -> str:
     rows = [(code(sorted(content.TEXTS)), "text"), (code(sorted(content.IMAGES)), "image"), ("`refusal`", "the message's refusal")]
-    return table(("content part", "is read as"), [*rows, ("any other", "kept as it came, and passed on by the openai backend")])
+    return table(("content part", "is read as"), [*rows, ("any other", "kept as it came: passed on by openai, refused by codex")])
+
+
+def images() -> str:
+    limits = ImageLimits()
+    takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
+    return (
+        f"An image by URL goes to a backend that takes URLs as it is. For {takers} Toolwire fetches it:\n"
+        f"over http and https, from public addresses only, at most {limits.images} images of {limits.bytes // 2**20} MB\n"
+        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP."
+    )
 
 
 # --- heals ---------------------------------------------------------------------------------------------------------------------------------------
@@ -375,20 +388,30 @@ they say. The same words stand in the header `x-toolwire-report` of each answer.
 - **emulated**: done by Toolwire where the model's server can not, see [emulation.md](emulation.md).
 - **ignored**: without effect, and the report says so.
 - **refused**: answered with an error that names the field.
-- **–**: a field of the other API; sent all the same, it has no effect.
+
+`codex, native` is a Codex that takes the client's tools, parked or replayed; `codex, emulated` is an [older one](codex.md#versions).
 
 ## Request fields
 
-{fields_table()}
+On chat completions:
 
-Fields that OpenAI does not know pass, without effect, as `unknown_fields=ignored`. `toolChoice` and `parallelToolCalls` are read as `tool_choice` and
-`parallel_tool_calls`. For `openai, native` *honoured* means that the field goes upstream; what the upstream makes of it is its own affair.
+{fields_table("chat")}
+
+On Responses:
+
+{fields_table("responses")}
+
+A field of the other API has no effect. Fields that OpenAI does not know pass, without effect, as `unknown_fields=ignored`. `toolChoice` and
+`parallelToolCalls` are read as `tool_choice` and `parallel_tool_calls`. For `openai, native` *honoured* means that the field goes upstream; what the
+upstream makes of it is its own affair.
 
 ## Tools
 
 {tools_table()}
 
 A custom tool on a backend that only knows functions is offered as a function with one text parameter, and unwrapped again on the way back.
+Codex passes every tool on as not strict. A call of a tool that was not declared is [told as text](configuration.md#tools); Codex itself answers such
+a call with an error, and the model goes on.
 
 ## tool_choice
 
@@ -401,6 +424,8 @@ A custom tool on a backend that only knows functions is offered as a function wi
 {items_table()}
 
 {parts_table()}
+
+{images()}
 
 ## Histories that are healed
 

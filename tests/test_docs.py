@@ -30,9 +30,12 @@ from typing import Any, get_type_hints
 import pytest
 
 from toolwire.backends import registry
+from toolwire.backends.codex import CodexBackend
+from toolwire.backends.codex.version import SINCE
 from toolwire.backends.script import STEPS
-from toolwire.config import SECTIONS, ModelSettings, ServerSettings, Settings, StoreSettings, ToolSettings, print_config
-from toolwire.configfile import SEED_FLAGS, load
+from toolwire.config import SECTIONS, ModelSettings, Settings, print_config
+from toolwire.configfile import CODEX_FLAGS, SEED_FLAGS, load
+from toolwire.errors import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,6 +43,7 @@ OTHER_FILES = [ROOT / ".env.example", ROOT / "toolwire.example.toml", ROOT / "do
 CLIENTS = ROOT / "tests" / "clients"
 ADDRESS = "127.0.0.1:8788"
 SHOWS = ("text", "json", "sse", "http")
+IN_FORCE = ("server", "tools", "parked", "store")  # the sections that have an effect; the others are reserved
 
 pytestmark = pytest.mark.xdist_group("docs")
 
@@ -265,7 +269,8 @@ def test_the_settings_of_other_programs_are_toml_and_lead_here() -> None:
 def test_the_example_file_holds_the_defaults(nowhere: Path) -> None:
     text = (ROOT / "toolwire.example.toml").read_text("utf-8")
     settings = loaded(text, nowhere)
-    assert (settings.server, settings.tools, settings.store) == (ServerSettings(), ToolSettings(), StoreSettings())
+    assert (*(getattr(settings, name) for name in SECTIONS),) == (*(section() for section in SECTIONS.values()),)
+    assert set(tomllib.loads(text)) == {*IN_FORCE, "models"}
     assert [model.id for model in settings.models] == ["demo"]
     for name, told in tomllib.loads(text).items():
         if name in SECTIONS:
@@ -282,8 +287,10 @@ def test_every_name_in_the_example_environment_is_known(nowhere: Path) -> None:
     assignments = dict(re.findall(r"(?m)^#?([A-Z][A-Z0-9_]*)=(.*)$", text))
     environ = {name: shlex.split(value)[0] for name, value in assignments.items()}
     assert environ.pop("TOOLWIRE_CONFIG")
-    assert all("__" in name or f"env:{name}" in text for name in environ)
-    assert load(None, environ, {}).models[0].id == "qwen"  # an unknown name would be an error
+    assert all("__" in name or name in CODEX_FLAGS or f"env:{name}" in text for name in environ)
+    models = {model.id: model for model in load(None, environ, {}).models}  # an unknown name would be an error
+    assert set(models) == {"qwen", "codex"}
+    assert {models["codex"].options[option] for option in CODEX_FLAGS.values()} == {environ[name] for name in CODEX_FLAGS}
 
 
 def test_the_example_environment_as_it_stands_changes_nothing(nowhere: Path) -> None:
@@ -315,13 +322,13 @@ def rows_under(heading: str) -> dict[str, str]:
     return dict(re.findall(r"(?m)^\| `([\w.]+)` \| `(.*?)` \|", part[1]))
 
 
-@pytest.mark.parametrize("section", ["server", "tools", "store"])
+@pytest.mark.parametrize("section", IN_FORCE)
 def test_the_configuration_page_names_every_key_of_a_section_with_its_default(section: str) -> None:
     assert rows_under(f"[{section}]") == defaults(SECTIONS[section])
 
 
 def test_the_configuration_page_names_the_keys_of_reserved_sections() -> None:
-    reserved = [section for section in SECTIONS if section not in ("server", "tools", "store")]
+    reserved = [section for section in SECTIONS if section not in IN_FORCE]
     assert rows_under("Reserved sections") == {f"{name}.{key}": value for name in reserved for key, value in defaults(SECTIONS[name]).items()}
 
 
@@ -335,9 +342,64 @@ def test_the_configuration_page_names_every_option_of_a_backend_with_its_default
 
 def test_the_configuration_page_names_the_flags_of_other_proxies() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-    for name, path, _ in SEED_FLAGS:
+    for name, key in [*((name, ".".join(path)) for name, path, _ in SEED_FLAGS), *CODEX_FLAGS.items()]:
         row = next(line for line in page.splitlines() if line.startswith("| `") and f"`{name}`" in line)
-        assert f"`{'.'.join(path)}`" in row
+        assert f"`{key}`" in row
+
+
+# --- the page about Codex --------------------------------------------------------------------------------------------------------------------------
+
+CODEX = ROOT / "docs" / "codex.md"
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the rows under a heading of the page, without the table's head."""
+    part = re.search(rf"(?ms)^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", CODEX.read_text("utf-8"))
+    assert part, heading
+    lines = [line for line in part[1].splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def test_the_codex_page_tells_the_versions_of_the_code_and_of_the_tests() -> None:
+    told = [(re.findall(r"0\.(\d+)", codex), tools.split(",")[0]) for codex, tools, _ in rows("Versions")]
+    bare, native, marked = (SINCE[name].minor for name in ("model_catalog", "native_tools", "response_mark"))
+    assert [([*map(int, minors)], tools) for minors, tools in told] == [
+        ([bare], "emulated"),
+        ([bare, native - 1], "emulated"),
+        ([native, marked - 1], "native"),
+        ([marked], "native"),
+    ]
+    packages = [json.loads((ROOT / "tests" / "codex" / which / "package.json").read_text("utf-8")) for which in ("old", "new")]
+    old, new = (package["dependencies"]["@openai/codex"] for package in packages)
+    assert f"real binaries of {old} and {new} " in CODEX.read_text("utf-8")
+
+
+def test_the_names_on_the_codex_page_stand_for_their_effort() -> None:
+    backend = CodexBackend("codex")
+    own, *aliases = (re.findall(r"`([^`]+)`", names) for names, _ in rows("Names and efforts"))
+    assert own == ["codex"]
+    assert aliases[0] == list(backend.aliases) and [backend.alias(name) for name in aliases[0]] == ["low", "medium", "high", "xhigh"]
+    assert {backend.alias(name) for name in aliases[1]} == {""}
+    assert [backend.alias(name) for name in aliases[2]] == ["low", "low", "xhigh"]
+
+
+def test_the_errors_on_the_codex_page_are_those_of_the_code() -> None:
+    known = {(str(kind.status), kind.code) for kind in KINDS.values()}
+    told = [(status, code.strip("`")) for _, status, code, _ in rows("When something is wrong")]
+    assert len(told) >= 5 and set(told) <= known
+
+
+def test_the_doctor_says_what_the_codex_page_shows(home: Path, tmp_path: Path) -> None:
+    folder = ROOT / "tests" / "codex" / "new" / "node_modules" / ".bin"
+    if not (folder / "codex").exists():
+        missing("Codex, in tests/codex/new/node_modules,")
+    block = next(block for block in fenced(CODEX) if "toolwire doctor" in block.text)
+    (tmp_path / "toolwire.toml").write_text('[models.codex]\nbackend = "codex"\n', "utf-8")
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text('{"OPENAI_API_KEY": "sk-none"}', "utf-8")
+    path = os.pathsep.join((str(folder), os.environ["PATH"]))
+    command = ["env", f"HOME={tmp_path}", f"PATH={path}", sys.executable, "-m", "toolwire", "doctor"]
+    compare(run(command, home, tmp_path), block.shown)
 
 
 # --- links, names, versions ------------------------------------------------------------------------------------------------------------------------

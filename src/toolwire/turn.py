@@ -173,6 +173,14 @@ class Turn:
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Request fields as the client wrote them that a Responses object repeats (tools, tool_choice, text, reasoning, truncation, …)."""
 
+    def offered(self) -> tuple[ToolSpec, ...]:
+        """The tools that may be called in this turn."""
+        choice = self.tool_choice
+        if choice.mode == "none":
+            return ()
+        names = (choice.name,) if choice.name else choice.allowed
+        return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
+
     def texts(self) -> list[str]:
         """Every text of the request's own input, for law 12: a block that stands here verbatim is a quotation, not a call."""
         out = [self.instructions] if self.instructions else []

@@ -16,15 +16,13 @@ from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failur
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.ids import IdFactory
-from toolwire.turn import Turn
 
 log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
-async def events(backend: Backend, turn: Turn) -> AsyncGenerator[Batch, None]:
-    """A backend's run with every way to end badly turned into a `Failure`."""
-    run = backend.run(turn)
+async def safely(run: AsyncGenerator[Batch, None], model: str) -> AsyncGenerator[Batch, None]:
+    """A backend's run with every way to end badly turned into a `Failure`; nothing comes behind its end."""
     try:
         async with aclosing(run):
             async for batch in run:
@@ -35,7 +33,7 @@ async def events(backend: Backend, turn: Turn) -> AsyncGenerator[Batch, None]:
         yield [error.failure]
         return
     except Exception:
-        log.exception("the backend of model %s failed", turn.model)
+        log.exception("the backend of model %s failed", model)
         yield [Failure("backend", "The model's backend failed.")]
         return
     yield [CUT]
@@ -44,7 +42,7 @@ async def events(backend: Backend, turn: Turn) -> AsyncGenerator[Batch, None]:
 async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
     """The usual case: what comes goes on."""
     interpreter = Interpreter(plan, ids)
-    async with aclosing(events(backend, plan.turn)) as source:
+    async with aclosing(safely(backend.run(plan.turn), plan.turn.model)) as source:
         async for batch in source:
             out = interpreter.feed(batch)
             if out:
@@ -106,7 +104,7 @@ async def _judged(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerato
     turn = plan.turn
     for last in (False, True):
         interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)
-        async with aclosing(events(backend, turn)) as source:
+        async with aclosing(safely(backend.run(turn), turn.model)) as source:
             async for batch in source:
                 out = attempt.feed(interpreter.feed(batch))
                 if out:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
-from toolwire.errors import ToolwireError
 from toolwire.events import CallBegin, Failure, Finish, Text
-from toolwire.gateway.attempts import CUT, log
+from toolwire.gateway.attempts import safely
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan
@@ -62,7 +61,7 @@ class LiveTurn:
         names: dict[str, str] = {}
         parked = False
         try:
-            async with aclosing(_safe(live, results)) as batches:
+            async with aclosing(safely(_answered(live, results), self.turn.model)) as batches:
                 async for batch in batches:
                     out = interpreter.feed(batch)
                     for event in out:
@@ -83,21 +82,10 @@ class LiveTurn:
                 await live.cancel()
 
 
-async def _safe(live: LiveRun, results: Mapping[str, Result] | None) -> AsyncGenerator[Batch, None]:
-    """A segment with every way to end badly turned into a `Failure`."""
-    try:
-        if results is not None:
-            await live.answer(results)
-        async with aclosing(live.segment()) as batches:
-            async for batch in batches:
-                yield batch
-                if batch and isinstance(batch[-1], Finish | Failure):
-                    return
-    except ToolwireError as error:
-        yield [error.failure]
-        return
-    except Exception:
-        log.exception("a live run failed")
-        yield [Failure("backend", "The model's backend failed.")]
-        return
-    yield [CUT]
+async def _answered(live: LiveRun, results: Mapping[str, Result] | None) -> AsyncGenerator[Batch, None]:
+    """The next segment, once the calls of the last one have their results."""
+    if results is not None:
+        await live.answer(results)
+    async with aclosing(live.segment()) as batches:
+        async for batch in batches:
+            yield batch

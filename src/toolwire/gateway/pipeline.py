@@ -2,89 +2,37 @@
 
     respond ── parse, decode ──▶ Turn ── make_plan ──▶ Plan ── attempts ──▶ events ── Policy ──▶ ChatEncoder / ResponsesEncoder ──▶ bytes
 
-Law 3, one path: a body is the fold of the same events that a stream is written from. Before the first byte of an answer a failure is an HTTP error
-(`ToolwireError`); after it, it is told in-band. Closing the stream cancels the run.
+`Gateway.respond` is the flow up to the run; `run.py` has the run itself. Law 3, one path: a body is the fold of the same events that a stream is
+written from.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from toolwire.backends import registry
-from toolwire.backends.base import Backend, Batch
+from toolwire.backends.base import Backend
 from toolwire.config import Settings
 from toolwire.decode import body as request_body
 from toolwire.decode import chat as decode_chat
 from toolwire.decode import responses as decode_responses
-from toolwire.encode.obsidian import ObsidianXml
-from toolwire.errors import ToolwireError, status_of
-from toolwire.events import CallBegin, Failure, Finish, Usage
-from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer, open_answer
-from toolwire.gateway.attempts import attempts
-from toolwire.gateway.choices import merged
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+from toolwire.gateway.answers import open_answer
 from toolwire.gateway.images import ImageFetcher
-from toolwire.gateway.live import LiveTurn
-from toolwire.gateway.parked import Claim, Parking
-from toolwire.gateway.plan import Plan, make_plan
+from toolwire.gateway.parked import Parking
+from toolwire.gateway.plan import make_plan
+from toolwire.gateway.records import Answer, Caller, TurnSummary
+from toolwire.gateway.run import Run
 from toolwire.gateway.store import Store
 from toolwire.ids import IdFactory, random_id
-from toolwire.policy import Policy
 from toolwire.turn import Api, Item, Result, Turn
 
-log = logging.getLogger("toolwire.gateway")
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks. `key_id` is a short hash of the key, "" where no keys are configured; `output_mode` is the request's own wish."""
-
-    key_id: str = ""
-    request_id: str = ""
-    output_mode: str | None = None
-
-
-@dataclass(slots=True)
-class Answer:
-    """What the surface sends: a body, or a stream of blocks that ends by itself and is cancelled by closing it."""
-
-    headers: list[tuple[bytes, bytes]]
-    body: bytes | None = None
-    stream: AsyncIterator[bytes] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnSummary:
-    """What logs and metrics need of a turn that has ended."""
-
-    request_id: str
-    key_id: str
-    api: Api
-    model: str
-    backend: str
-    strategy: str
-    stream: bool
-    status: int
-    finish: str | None
-    error_kind: str | None
-    tool_call_count: int
-    tool_call_names: tuple[str, ...]
-    tool_call_ids: tuple[str, ...]
-    tool_call_truncated: bool
-    output_mode: str
-    input_tokens: int
-    output_tokens: int
-    first_byte_s: float | None
-    duration_s: float
-    report: str
-    cancelled: bool
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """What policy left out, by kind."""
+__all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
 
 class Gateway:
@@ -194,251 +142,3 @@ class Gateway:
     def listed(self) -> list[str]:
         """The ids that `/v1/models` shows."""
         return [name for id, backend in self.models.items() for name in (id, *(one for one in backend.aliases if one not in self.models))]
-
-
-class Run:
-    """One turn under way: what it needs on its path, and what is told about it at the end."""
-
-    def __init__(self, gateway: Gateway, api: Api, caller: Caller) -> None:
-        self._gateway = gateway
-        self._api: Api = api
-        self._caller = caller
-        self._started = time.perf_counter()
-        self._first_byte: float | None = None
-        self._committed = False
-        self._observed = False
-        self._usage = Usage(0, 0)
-        self._finish: str | None = None
-        self._call_ids: list[str] = []
-        self.turn: Turn | None = None
-        self.plan: Plan | None = None
-        self.answer: ChatAnswer | ResponsesAnswer | None = None
-        self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
-        self._policies: list[Policy] = []
-        self._turn_id = gateway.ids("turn_")
-        self.claim: Claim | None = None
-        self.kind = "new"
-        """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
-
-    # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
-
-    async def _events(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
-        """What one choice of the answer is made of."""
-        policy = Policy(plan.rules)
-        self._policies.append(policy)
-        xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
-        grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
-        source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self._gateway.ids)
-        async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
-            async for batch in batches:
-                batch = policy.feed(batch)
-                if policy.cut:
-                    batch = [*batch, *policy.end()]
-                if xml is not None:
-                    batch = xml.feed(batch)
-                yield batch
-                if policy.cut:
-                    return
-
-    def _live(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
-        assert self.turn is not None
-        claim, self.claim = self.claim, None
-        gateway, caller = self._gateway, self._caller
-        return LiveTurn(plan, backend, gateway.parking, self.turn, caller.key_id, self._turn_id, gateway.ids, self._tell).events(claim)
-
-    def _tell(self, kind: str) -> None:
-        self.kind = kind
-
-    def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncGenerator[tuple[int, Batch], None]:
-        return merged([self._events(plan, backend) for _ in range(choices)])
-
-    def _note(self, batch: Batch) -> None:
-        for event in batch:
-            kind = type(event)
-            if kind is CallBegin:
-                self._call_ids.append(event.id or "")  # type: ignore[union-attr]
-            elif kind is Finish:
-                self._finish = event.reason  # type: ignore[union-attr]
-            elif kind is Usage:
-                self._usage = event  # type: ignore[assignment]
-
-    # --- a whole body --------------------------------------------------------------------------------------------------------------------------
-
-    async def whole(self, plan: Plan, backend: Backend) -> Answer:
-        answer = self.answer
-        assert self.turn is not None and answer is not None
-        async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
-            async for choice, batch in batches:
-                self._note(batch)
-                answer.fold(batch, choice)
-        if answer.failure is not None:
-            raise ToolwireError.of(answer.failure)
-        body = await answer.body()
-        self._first_byte = time.perf_counter()
-        self.observe(None)
-        return Answer(self._headers(whole=True), body=body)
-
-    # --- a stream ------------------------------------------------------------------------------------------------------------------------------
-
-    async def stream(self, plan: Plan, backend: Backend) -> Answer:
-        """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
-        blocks = self._blocks(plan, backend)
-        first: asyncio.Future[bytes] = asyncio.ensure_future(anext(blocks))
-        opened = _Blocks(first, blocks)
-        try:
-            await asyncio.wait({first}, timeout=self._gateway.settings.server.commit_after_s)
-            self._committed = True
-            if first.done():
-                first.result()
-        except BaseException:
-            await opened.aclose()
-            raise
-        return Answer(self._headers(whole=False), stream=opened)
-
-    async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
-        answer = self.answer
-        assert self.turn is not None and answer is not None
-        try:
-            async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
-                async for choice, batch in batches:
-                    self._note(batch)
-                    block = answer.feed(batch, choice)
-                    if answer.failure is not None and not self._committed and self._first_byte is None:
-                        raise ToolwireError.of(answer.failure)
-                    if block:
-                        if self._first_byte is None:
-                            self._first_byte = time.perf_counter()
-                        yield block
-                    if answer.failure is not None:
-                        break
-            yield await answer.end(self._comment())
-        except (asyncio.CancelledError, GeneratorExit):
-            self.observe(None, cancelled=True)
-            raise
-        self.observe(answer.failure)
-
-    # --- what is told ----------------------------------------------------------------------------------------------------------------------------
-
-    def _telemetry(self) -> dict[str, Any]:
-        told = [policy.telemetry() for policy in self._policies]
-        return {
-            "tool_call_count": sum(one["tool_call_count"] for one in told),
-            "tool_call_truncated": any(one["tool_call_truncated"] for one in told),
-            "stop_after_tools_mode": told[0]["stop_after_tools_mode"] if told else "off",
-        }
-
-    def _comment(self) -> str:
-        told = self._telemetry()
-        truncated = "true" if told["tool_call_truncated"] else "false"
-        facts = f'"tool_call_count":{told["tool_call_count"]},"tool_call_truncated":{truncated}'
-        return f'{{{facts},"stop_after_tools_mode":"{told["stop_after_tools_mode"]}"}}'
-
-    def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
-        assert self.plan is not None
-        report = self.plan.report_header()
-        if whole and self.answer is not None and not self.answer.kept:
-            report = "; ".join(filter(None, (report, "store=failed")))
-        headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
-        if not whole:
-            return headers
-        told = self._telemetry()
-        count, mode = str(told["tool_call_count"]).encode(), told["stop_after_tools_mode"].encode()
-        truncated = b"true" if told["tool_call_truncated"] else b"false"
-        return [
-            *headers,
-            (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (count, truncated, mode)),
-            (b"x-codex-tool-call-count", count),
-            (b"x-codex-tool-call-truncated", truncated),
-            (b"x-codex-stop-after-tools-mode", mode),
-        ]
-
-    def _dropped(self) -> dict[str, int]:
-        out: dict[str, int] = {}
-        for policy in self._policies:
-            for kind, count in policy.report().items():
-                out[kind] = out.get(kind, 0) + count
-        return out
-
-    def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """Tells the observers, once."""
-        if self._observed:
-            return
-        self._observed = True
-        told = self._telemetry()
-        model = self.turn.model if self.turn is not None else ""
-        summary = TurnSummary(
-            request_id=self._caller.request_id,
-            key_id=self._caller.key_id,
-            api=self._api,
-            model=model if self.plan is not None else "",
-            backend=self._gateway.kinds.get(model, ""),
-            strategy=self.plan.strategy if self.plan is not None else "none",
-            stream=self.turn.stream if self.turn is not None else False,
-            status=status_of(failure) if failure is not None and self._first_byte is None else 200,
-            finish=self._finish,
-            error_kind=failure.kind if failure is not None else None,
-            tool_call_count=told["tool_call_count"],
-            tool_call_names=tuple(name for policy in self._policies for name in policy.names),
-            tool_call_ids=tuple(self._call_ids),
-            tool_call_truncated=told["tool_call_truncated"],
-            output_mode=self._output_mode,
-            input_tokens=self._usage.input_tokens,
-            output_tokens=self._usage.output_tokens,
-            first_byte_s=None if self._first_byte is None else self._first_byte - self._started,
-            duration_s=time.perf_counter() - self._started,
-            report=self.plan.report_header() if self.plan is not None else "",
-            cancelled=cancelled,
-            dropped=self._dropped(),
-        )
-        for observer in self._gateway.observers:
-            try:
-                observer(summary)
-            except Exception:  # who only watches must not change what is watched
-                log.exception("an observer of turns failed")
-
-
-class _Blocks:
-    """A stream whose first block is already under way. Closing it ends the run, also when nobody has read anything yet."""
-
-    def __init__(self, first: asyncio.Future[bytes], rest: AsyncGenerator[bytes, None]) -> None:
-        self._first: asyncio.Future[bytes] | None = first
-        self._rest = rest
-
-    def __aiter__(self) -> _Blocks:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._first is None:
-            return await anext(self._rest)
-        block = await self._first
-        self._first = None
-        return block
-
-    async def aclose(self) -> None:
-        if self._first is not None:
-            self._first.cancel()
-            await asyncio.gather(self._first, return_exceptions=True)
-        await self._rest.aclose()
-
-
-async def _with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace: float) -> AsyncGenerator[Batch, None]:
-    """Ends a burst of calls when no further one came for so long."""
-    following: asyncio.Future[Batch] | None = None
-    try:
-        while True:
-            following = asyncio.ensure_future(anext(source))
-            done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
-            if not done:
-                policy.cut = True
-                yield []
-                return
-            try:
-                batch = following.result()
-            except StopAsyncIteration:
-                return
-            yield batch
-    finally:
-        if following is not None and not following.done():
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        await source.aclose()

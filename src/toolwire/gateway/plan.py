@@ -171,7 +171,7 @@ class Plan:
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
     """Decides how this turn is served."""
     capabilities = backend.capabilities
-    offered = _offered(turn)
+    offered = turn.offered()
     emulated = backend.strategy == "emulated"
     strategy: Strategy = backend.strategy if offered else "none"
     rules = _rules(turn, settings, emulated) if offered else PolicyRules()
@@ -186,15 +186,6 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         known_ids=frozenset(item.call_id for item in turn.items if isinstance(item, Call)),
     )
     return _emulate(plan, turn, offered, capabilities, settings, ids, backend) if emulated else _pass_on(plan, turn, capabilities, settings)
-
-
-def _offered(turn: Turn) -> tuple[ToolSpec, ...]:
-    """The tools that may be called in this turn."""
-    choice = turn.tool_choice
-    if choice.mode == "none":
-        return ()
-    names = (choice.name,) if choice.name else choice.allowed
-    return turn.tools if names is None else tuple(tool for tool in turn.tools if tool.name in names)
 
 
 def _rules(turn: Turn, settings: ToolSettings, emulated: bool) -> PolicyRules:

@@ -20,6 +20,7 @@ import pytest
 
 from toolwire.backends.base import Batch
 from toolwire.backends.codex import CodexBackend, CodexOptions, inspect
+from toolwire.backends.codex.home import scratch
 from toolwire.backends.codex.worker import Worker
 from toolwire.errors import ToolwireError
 from toolwire.events import Event, Failure, Finish, Text
@@ -79,8 +80,7 @@ async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_
     for run in runs:
         assert said(await anext(run)).startswith("Once")
     leader = worker_of(backend).pid
-    for pid in group(leader):
-        os.kill(pid, signal.SIGKILL)
+    os.killpg(leader, signal.SIGKILL)
     for run in runs:
         events = [event for event in await gather(run) if not isinstance(event, Text)]
         assert len(events) == 1 and isinstance(events[0], Failure)
@@ -104,8 +104,7 @@ async def test_a_process_that_died_unnoticed_is_replaced_before_a_model_is_asked
     provider.play(provider.text("Fine."))
     backend = await ready(make, new_codex)
     await gather(backend.run(TURN))
-    for pid in group(worker_of(backend).pid):
-        os.kill(pid, signal.SIGKILL)
+    os.killpg(worker_of(backend).pid, signal.SIGKILL)
     assert worker_of(backend).alive, "nothing has been read since"
     assert said(await gather(backend.run(TURN))) == "Fine."
     assert len(provider.seen) == 2
@@ -115,8 +114,7 @@ async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(make: Ma
     provider.play(provider.call("look", "{}", "call_a"))
     live = (backend := await ready(make, new_codex)).open(TURN)
     assert (await gather(live.segment()))[-1] == Finish("tool_calls")
-    for pid in group(worker_of(backend).pid):
-        os.kill(pid, signal.SIGKILL)
+    os.killpg(worker_of(backend).pid, signal.SIGKILL)
     await live.answer({"call_a": Result("call_a", (TextPart("x"),))})
     events = await gather(live.segment())
     assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "backend_cut"
@@ -135,6 +133,29 @@ async def test_closing_leaves_no_process_behind(make: Make, new_codex: str, old_
         assert not group(leader)
         events = [event for event in await gather(run) if isinstance(event, Failure)]
         assert len(events) == 1
+
+
+async def test_what_codex_logs_is_gone_with_its_process(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+    provider.play(provider.text("Fine."))
+    backend = await ready(make, new_codex, home=str(tmp_path))
+    await gather(backend.run(TURN))
+    logs = worker_of(backend)._scratch
+    assert logs is not None and list(logs.glob("*.sqlite"))
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
+    assert not list(tmp_path.rglob("*.sqlite*"))
+    await backend.close()
+    assert not logs.exists()
+
+
+def test_what_a_killed_gateway_left_is_swept_away() -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", "from toolwire.backends.codex.home import scratch; print(scratch())"], capture_output=True, text=True
+    )
+    left = Path(child.stdout.strip())
+    assert left.is_dir()
+    own = scratch()
+    assert not left.exists() and own.is_dir()
+    own.rmdir()
 
 
 async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str) -> None:

@@ -55,7 +55,7 @@ class DynamicRun:
         self._features = features
         self._cwd = cwd
         self._open_thread = open_thread
-        self._tools = items.offered(turn)
+        self._tools = turn.offered()  # Codex knows no tool_choice, so it is told of no others
         self._reader = Reader(frozenset(tool.name for tool in self._tools), turn.parallel)
         self._thread: Thread | None = None
         self._required = turn.tool_choice.mode == "required" and bool(self._tools)

@@ -3,6 +3,8 @@
 - The person's own home is never written. Where the option `home` names one, its login is used, nothing else.
 - The login (auth.json) is linked, never copied, never read, never logged; with another provider than OpenAI's it is not linked at all.
 - Files are written atomically and are readable by the person alone.
+- Codex logs what tools answered into databases of its own: they lie in a scratch folder per process, in memory where the system has such a place, and
+  are removed with the process.
 - A fresh home must be warmed by one process before others start: `warming` lets one in at a time, also of several gateways.
 """
 
@@ -29,6 +31,7 @@ from toolwire.errors import ToolwireError
 
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
+SCRATCH = "toolwire-codex-"
 PASSED_ON = ("PATH", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
 """What Codex gets to see of our environment, beside its home and its provider's key."""
 INSTALL = "npm install -g @openai/codex"
@@ -60,6 +63,26 @@ class Home:
                 except BlockingIOError:
                     await asyncio.sleep(0.05)
             yield
+
+
+def scratch() -> Path:
+    """A fresh private folder for one process's databases; those of gateways that were killed are swept away."""
+    parent = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    for left in parent.glob(f"{SCRATCH}*"):
+        owner = left.name.removeprefix(SCRATCH).partition("-")[0]
+        if owner.isdigit() and not _lives(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir=parent))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def find_binary(options: CodexOptions) -> str:

@@ -97,15 +97,6 @@ def refusal_json(words: str) -> Json:
 # --- tools -------------------------------------------------------------------------------------------------------------------------------------
 
 
-def offered(turn: Turn) -> tuple[ToolSpec, ...]:
-    """The tools that may be called in this turn: Codex knows no tool_choice, so it is told of no others."""
-    choice = turn.tool_choice
-    if choice.mode == "none":
-        return ()
-    names = (choice.name,) if choice.name else choice.allowed
-    return turn.tools if names is None else tuple(tool for tool in turn.tools if tool.name in names)
-
-
 def tool_json(tool: ToolSpec) -> Json:
     schema = dict(tool.parameters) if tool.parameters.get("type") == "object" else {"properties": {}, **tool.parameters, "type": "object"}
     return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import re
+import shutil
 import signal
 from collections import deque
 from collections.abc import Coroutine
@@ -21,7 +22,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import refused
-from toolwire.backends.codex.home import Home
+from toolwire.backends.codex.home import Home, scratch
 from toolwire.backends.codex.rpc import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Peer, Response, ServerRequest
 from toolwire.backends.codex.version import Version, parse_version
 from toolwire.errors import ToolwireError
@@ -75,6 +76,7 @@ class Worker(asyncio.SubprocessProtocol):
         self._stdin: asyncio.WriteTransport | None = None
         self._exited = asyncio.Event()
         self._dying = False
+        self._scratch: Path | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._login: wire.Login | None = None
 
@@ -84,10 +86,13 @@ class Worker(asyncio.SubprocessProtocol):
         """Starts the process and shakes hands; raises a clear error, with what Codex said, where that fails."""
         loop = asyncio.get_running_loop()
         try:
+            self._scratch = scratch()
+            env = {**self.home.env, "CODEX_SQLITE_HOME": str(self._scratch)}
             transport, _ = await loop.subprocess_exec(
-                lambda: self, self.home.binary, "app-server", env=dict(self.home.env), cwd=self.home.cwd, start_new_session=True
+                lambda: self, self.home.binary, "app-server", env=env, cwd=self.home.cwd, start_new_session=True
             )
         except OSError as error:
+            self._clean()
             raise ToolwireError("backend_unavailable", f"Codex could not be started: {error.strerror or error}") from error
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
@@ -139,9 +144,14 @@ class Worker(asyncio.SubprocessProtocol):
             self._signal(next_signal)
         self._signal(signal.SIGKILL)  # what the leader may have left behind
         self._transport.close()
+        self._clean()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _clean(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
