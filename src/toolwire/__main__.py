@@ -74,6 +74,7 @@ def _models_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _models(arguments: argparse.Namespace) -> int:
+    import asyncio
     import json
     from dataclasses import fields
 
@@ -81,6 +82,7 @@ def _models(arguments: argparse.Namespace) -> int:
     from toolwire.gateway.pipeline import Gateway
 
     gateway = Gateway(settings)
+    asyncio.run(_prepared(gateway))
     backends = {model.id: model.backend for model in settings.models}
     rows: list[dict[str, Any]] = []
     for id, backend in gateway.models.items():
@@ -114,6 +116,18 @@ def _doctor(arguments: argparse.Namespace) -> int:
     findings = asyncio.run(examine(_settings(arguments, {})))
     print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
+
+
+async def _prepared(gateway: Any) -> None:
+    """Lets every backend find out what it can do; one that can not be reached is shown as it would like to be."""
+    from toolwire.errors import ToolwireError
+
+    for backend in gateway.models.values():
+        try:
+            await backend.prepare()
+        except ToolwireError as error:
+            print(f"toolwire: {backend.id}: {error}", file=sys.stderr)
+    await gateway.close()
 
 
 COMMANDS = (

@@ -1,6 +1,6 @@
 """`toolwire doctor`: what is there, what works, what is missing, and the command that fixes it.
 
-Each check is a row of `CHECKS`: it looks, quickly and without changing anything, and tells findings. Nothing is asked of a model.
+Each check is a row of `CHECKS`: it looks, quickly and without changing anything of the person's own, and tells findings. Nothing is asked of a model.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ async def _configured(settings: Settings) -> list[Finding]:
     gateway = Gateway(settings)
     try:
         for id, backend in gateway.models.items():
+            if gateway.kinds[id] == "codex":
+                continue  # looked at more closely below
             try:
                 await backend.prepare()
                 ready = await backend.ready()
@@ -50,24 +52,30 @@ async def _configured(settings: Settings) -> list[Finding]:
     return out
 
 
-_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model", "codex": "codex login"}
+_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
 
 
 async def _codex(settings: Settings) -> list[Finding]:
-    """Codex, as configured or on PATH."""
-    from toolwire.backends.codex import CodexOptions, inspect
+    """Codex: every model that uses it, or the one on PATH."""
+    from toolwire.backends.codex import CodexOptions
     from toolwire.backends.registry import check
 
-    options: Any = next((check("codex", model.options) for model in settings.models if model.backend == "codex"), CodexOptions())
+    models: dict[str, Any] = {f"model {model.id}": check("codex", model.options) for model in settings.models if model.backend == "codex"}
+    return [await _one_codex(subject, options) for subject, options in (models or {"codex": CodexOptions()}).items()]
+
+
+async def _one_codex(subject: str, options: Any) -> Finding:
+    from toolwire.backends.codex import inspect
+
     facts = await inspect(options)
     if not facts["installed"]:
-        return [Finding("codex", "missing", f"no command {options.bin!r}", "npm install -g @openai/codex")]
-    told = f"{facts['version']}, tools {facts['strategy']}"
+        return Finding(subject, "problem" if subject != "codex" else "missing", f"no command {options.bin!r}", "npm install -g @openai/codex")
+    told = f"codex {facts['version']}, tools {facts['strategy']}"
     if facts["logged_in"] is False:
-        return [Finding("codex", "problem", f"{told}, not logged in", "codex login")]
+        return Finding(subject, "problem", f"{told}, not logged in", "codex login")
     if facts["problem"]:
-        return [Finding("codex", "problem", f"{told}: {facts['problem']}")]
-    return [Finding("codex", "ok", told + (", logged in" if facts["logged_in"] else ", another provider"))]
+        return Finding(subject, "problem", f"{told}: {facts['problem']}")
+    return Finding(subject, "ok", told + (", logged in" if facts["logged_in"] else ", another provider"))
 
 
 CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (_configured, _codex)

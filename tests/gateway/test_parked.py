@@ -107,6 +107,9 @@ COLD: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "a result is missing": (lambda body: follow_up(body, "sunny"), "Done: No result was returned for this call.."),
     "the history was edited": (edited, "Done: noon."),
     "the tools changed": (lambda body: {**follow_up(body, "sunny", "noon"), "tools": [TOOL]}, "Done: noon."),
+    "another tool_choice": (lambda body: follow_up(body, "sunny", "noon", tool_choice="required"), "Done: noon."),
+    "no tools any more": (lambda body: follow_up(body, "sunny", "noon", tool_choice="none"), "Done: noon."),
+    "another form of answer": (lambda body: follow_up(body, "sunny", "noon", response_format={"type": "json_object"}), "Done: noon."),
     "the person said more": (
         lambda body: {**follow_up(body, "sunny", "noon"), "messages": [*follow_up(body, "sunny", "noon")["messages"], USER]},
         "Done: noon.",
@@ -123,9 +126,8 @@ async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table
     assert text(second) == answer
     await asyncio.sleep(0)
     assert kind == ("new" if why == "the person said more" else "replayed")
-    if why != "the person said more":
-        assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
-    assert len(table.backend.live) == 2
+    assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+    assert len(table.backend.seen) == 2
 
 
 async def test_a_park_that_is_gone_is_replayed_cold(table: Any) -> None:
@@ -236,3 +238,22 @@ async def test_ids_of_parked_calls_are_the_gateways_own(table: Any) -> None:
     first, _ = await ask(table, request())
     assert first["choices"][0]["message"]["tool_calls"][0]["id"].startswith("call_")
     assert "native_" not in json.dumps(first)
+
+
+async def test_no_parks_where_none_are_allowed(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    table.gateway.parking = Parking(ParkedSettings(max_per_key=0))
+    first, _ = await ask(table, request())
+    assert len(table.gateway.parking) == 0
+    assert (await ask(table, follow_up(first, "sunny")))[1] == "replayed"
+
+
+async def test_a_continuation_that_is_cancelled_before_it_runs_leaves_no_park_behind(table: Any) -> None:
+    table.play("call get_weather\n---\nhang", tools="parked")
+    first, _ = await ask(table, request())
+    running = asyncio.ensure_future(table.answer("chat", follow_up(first, "sunny", stream=True)))
+    await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert len(table.gateway.parking) == 0 and table.backend.live[0].cancelled

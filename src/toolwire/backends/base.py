@@ -28,6 +28,8 @@ class Capabilities:
     tool_choice: bool = False
     parallel: bool = False
     custom_tools: bool = False
+    strict: bool = False
+    """Arguments of strict tools are held to their schema."""
     schema: bool = False
     images: bool = False
     image_urls: bool = True
@@ -40,7 +42,12 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """One configured model. `strategy` is how its tools are served; the pipeline hands an emulated backend a Turn without tools."""
+    """One configured model.
+
+    `id` is what clients call it. `strategy` is how its tools are served; the pipeline hands an emulated backend a Turn without tools.
+    """
+
+    id: str
 
     @property
     def capabilities(self) -> Capabilities: ...

@@ -31,6 +31,7 @@ _NATIVE = Capabilities(
     tool_choice=True,
     parallel=True,
     custom_tools=True,
+    strict=True,
     schema=True,
     images=True,
     reasoning=True,

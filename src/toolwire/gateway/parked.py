@@ -24,7 +24,7 @@ from toolwire.backends.base import LiveRun
 from toolwire.config import ParkedSettings
 from toolwire.decode.history import NO_RESULT
 from toolwire.errors import ToolwireError
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class Parking:
 
     def park(self, live: LiveRun, calls: dict[str, str], key_id: str, turn: Turn, said: str, names: Mapping[str, str], turn_id: str) -> None:
         """Keeps a run whose response ended with `calls`. `said` is the text of that response, `names` the names of its calls by id."""
-        if self.closed:
+        if self.closed or self._settings.max_per_key < 1:
             self._cancel(live)
             return
         own = [park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy]
@@ -78,12 +78,21 @@ class Parking:
         for call_id in calls:
             self._parks[call_id] = park
 
-    def claim(self, turn: Turn, key_id: str) -> Claim | None:
-        """The parked run that this request continues, or None: then the turn is run from its own history."""
+    def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
+        """The parked run that this request continues, or None: then the turn is run from its own history.
+
+        A run that is under way knows no tool_choice but its own: a request that brings another one is run cold, and so is one that is not
+        `resumable`.
+        """
+        if not self._parks:
+            return None
         before, results = _split(turn.items)
-        park = next((self._parks[result.call_id] for result in results if result.call_id in self._parks), None)
+        answered = (item.call_id for item in turn.items if isinstance(item, Result))
+        park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
         if park is None or park.key_id != key_id:
             return None
+        if turn.tool_choice != ToolChoice("auto") or not resumable:
+            results = ()
         if park.busy:
             raise ToolwireError("conflict", "These tool results are already being continued by another request.")
         answers = {result.call_id: result for result in results if result.parts != (TextPart(NO_RESULT),)}
@@ -147,8 +156,11 @@ def _split(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], tuple[Result, ...
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
-    """What must be equal for a run to go on: model, instructions, tools and the history, without argument text, empty content and `name` fields."""
-    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), *_facts(items)]
+    """What must be equal for a run to go on: model, effort, instructions, tools, the answer's form and the history, without argument text, empty
+    content and `name` fields.
+    """
+    asked = [turn.output.type, turn.output.schema, turn.sampling.effort]
+    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), asked, *_facts(items)]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=True, sort_keys=True, default=str).encode()).digest()
 
 

@@ -91,18 +91,22 @@ class Gateway:
             if not backend.capabilities.image_urls:
                 run.turn = turn = await self.images.inline(turn)
             run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
-            if backend.strategy == "parked" and isinstance(turn.items[-1] if turn.items else None, Result):
-                run.claim = self.parking.claim(turn, caller.key_id)
-                run.kind = "resumed" if run.claim is not None else "replayed"
+            run.backend_kind = self.kinds.get(backend.id, "")
             run.answer = open_answer(turn, body, self.store, caller.key_id, self.ids, self.clock)
+            if backend.strategy == "parked" and turn.items:
+                run.claim = self.parking.claim(turn, caller.key_id, resumable=plan.strategy == "parked")
+                run.kind = "resumed" if run.claim is not None else "replayed" if isinstance(turn.items[-1], Result) else "new"
             return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
+            run.abandon()
             run.observe(error.failure)
             raise
         except asyncio.CancelledError:
+            run.abandon()
             run.observe(None, cancelled=True)
             raise
         except Exception:
+            run.abandon()
             run.observe(Failure("server", "The server had an error."))
             raise
 

@@ -292,6 +292,8 @@ def _report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple
         disposition = _disposition(name, FIELDS[name], turn, capabilities, strategy)
         if disposition != "honoured":
             out[name] = disposition
+    if strategy in ("native", "parked") and not capabilities.strict and any(tool.strict for tool in turn.offered()):
+        out["tools.strict"] = "ignored"
     for name, what in turn.notes:
         group, _, rest = name.partition(".")
         if rest and group == "tools" and rest not in HOSTED and rest not in ("namespace", "unknown"):

@@ -53,6 +53,7 @@ class Run:
         self._policies: list[Policy] = []
         self._turn_id = gateway.ids("turn_")
         self.claim: Claim | None = None
+        self.backend_kind = ""
         self.kind = "new"
         """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
 
@@ -81,6 +82,12 @@ class Run:
         claim, self.claim = self.claim, None
         gateway, caller = self._gateway, self._caller
         return LiveTurn(plan, backend, gateway.parking, self.turn, caller.key_id, self._turn_id, gateway.ids, self._tell).events(claim)
+
+    def abandon(self) -> None:
+        """A parked run that was claimed and never went on is given up."""
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            self._gateway.parking.drop(claim.park)
 
     def _tell(self, kind: str) -> None:
         self.kind = kind
@@ -120,7 +127,7 @@ class Run:
         """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
         blocks = self._blocks(plan, backend)
         first: asyncio.Future[bytes] = asyncio.ensure_future(anext(blocks))
-        opened = _Blocks(first, blocks)
+        opened = _Blocks(self, first, blocks)
         try:
             await asyncio.wait({first}, timeout=self._gateway.settings.server.commit_after_s)
             self._committed = True
@@ -207,7 +214,7 @@ class Run:
             key_id=self._caller.key_id,
             api=self._api,
             model=model if self.plan is not None else "",
-            backend=self._gateway.kinds.get(model, ""),
+            backend=self.backend_kind,
             strategy=self.plan.strategy if self.plan is not None else "none",
             stream=self.turn.stream if self.turn is not None else False,
             status=status_of(failure) if failure is not None and self._first_byte is None else 200,
@@ -236,7 +243,8 @@ class Run:
 class _Blocks:
     """A stream whose first block is already under way. Closing it ends the run, also when nobody has read anything yet."""
 
-    def __init__(self, first: asyncio.Future[bytes], rest: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, run: Run, first: asyncio.Future[bytes], rest: AsyncGenerator[bytes, None]) -> None:
+        self._run = run
         self._first: asyncio.Future[bytes] | None = first
         self._rest = rest
 
@@ -255,6 +263,7 @@ class _Blocks:
             self._first.cancel()
             await asyncio.gather(self._first, return_exceptions=True)
         await self._rest.aclose()
+        self._run.abandon()
 
 
 async def _with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace: float) -> AsyncGenerator[Batch, None]:

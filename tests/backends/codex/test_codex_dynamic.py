@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,6 +275,21 @@ async def test_calls_that_are_none_are_swallowed_and_the_model_goes_on(make: Mak
         assert events[0] == Dropped(kind) and calls(events) == [] and said(events) == "Sorry."
         assert events[-2:] == [Usage(22, 14, 8, 4), Finish("stop")]
         assert len(provider.seen) == 2 and list(provider.seen[1].outputs()) == ["call_x"]
+
+
+async def test_codexs_own_tools_run_nothing_on_this_machine(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+    backend = await ready(make, new_codex)
+    target = tmp_path / "written"
+    for name, arguments in {
+        "apply_patch": {"input": f"*** Begin Patch\n*** Add File: {target}\n+x\n*** End Patch"},
+        "shell_command": {"command": f"touch {target}"},
+        "exec_command": {"cmd": f"touch {target}"},
+        "view_image": {"path": "/etc/hostname"},
+    }.items():
+        provider.play(provider.call(name, json.dumps(arguments), "call_x"), provider.text("Well."))
+        assert said(await gather(backend.run(turn()))) == "Well."
+        assert provider.seen[1].outputs()["call_x"] == f"unsupported call: {name}"
+    assert not target.exists()
 
 
 async def test_a_good_call_beside_a_bad_one_is_served(make: Make, new_codex: str, provider: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncGenerator, Callable
@@ -19,6 +20,7 @@ from toolwire.events import Event, Failure, Finish, Text, Thought, Usage
 from toolwire.turn import ImagePart, Item, Message, OutputFormat, Sampling, TextPart, Turn
 
 Make = Callable[..., CodexBackend]
+IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LEFT_OVER_TOOLS = {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource", "update_plan", "view_image"}
 LEFT_OVER_TEXTS = ("<permissions instructions>", "<environment_context>")
 """What Codex 0.89 adds to every request, whatever it is told."""
@@ -92,9 +94,8 @@ async def test_images_reasoning_and_a_schema_are_passed_on(make: Make, old_codex
     provider.play(provider.thought(["Thinking."]) + provider.text("{}"))
     backend = await ready(make, old_codex)
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    image = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     asked = turn(
-        Message("user", (TextPart("see"), ImagePart(image))),
+        Message("user", (TextPart("see"), ImagePart(IMAGE))),
         output=OutputFormat("json_schema", "x", schema),
         sampling=Sampling(effort="high", summary="auto"),
     )
@@ -103,7 +104,7 @@ async def test_images_reasoning_and_a_schema_are_passed_on(make: Make, old_codex
     body = provider.seen[0].body
     assert body["reasoning"] == {"effort": "high", "summary": "auto"}
     assert body["text"]["format"]["schema"] == schema
-    assert any(part.get("image_url") == image for item in body["input"] for part in item["content"])
+    assert any(part.get("image_url") == IMAGE for item in body["input"] for part in item["content"])
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,27 @@ async def test_failures_have_their_kind(make: Make, old_codex: str, provider: An
     events = await gather((await ready(make, old_codex)).run(turn()))
     assert isinstance(events[-1], Failure) and events[-1].kind == kind
     assert len(provider.seen) == 1
+
+
+async def test_a_model_that_asks_for_this_machines_files_gets_none(make: Make, old_codex: str, provider: Any, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(base64.b64decode(IMAGE.partition(",")[2]))
+    backend = await ready(make, old_codex)
+    provider.play(provider.call("view_image", json.dumps({"path": str(secret)}), "call_v"), provider.text("I see."))
+    events = await gather(backend.run(turn()))
+    assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message
+    assert len(provider.seen) == 1
+    target = tmp_path / "written"
+    for name, arguments in {
+        "apply_patch": {"input": f"*** Begin Patch\n*** Add File: {target}\n+x\n*** End Patch"},
+        "shell_command": {"command": f"touch {target}"},
+        "shell": {"command": ["touch", str(target)]},
+        "exec_command": {"cmd": f"touch {target}"},
+    }.items():
+        provider.play(provider.call(name, json.dumps(arguments), "call_x"), provider.text("Well."))
+        assert said(await gather(backend.run(turn()))) == "Well."
+        assert "rejected" in provider.seen[1].outputs()["call_x"] or "unsupported" in provider.seen[1].outputs()["call_x"]
+    assert not target.exists()
 
 
 async def test_an_effort_that_this_version_does_not_know_is_a_clear_error(make: Make, old_codex: str, provider: Any) -> None:

@@ -25,6 +25,8 @@ REFUSALS = {
     "parallel": "This call was not made: only one at a time is allowed. Ask for it again, alone, if it is still needed.",
 }
 """Why a call is not passed on, as a kind of `Dropped`, and what the model is told."""
+FORBIDDEN = frozenset({"view_image"})
+"""Tools of Codex's own that read this machine's files, and that some versions can not be made to leave out."""
 DEPTH = 127
 """How deeply Codex's JSON may be nested."""
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -58,6 +60,8 @@ class Reader:
         """The calls of this answer that wait, in model order."""
         self.refused: list[tuple[str, str]] = []
         """Calls that the client does not get, with what the model is told, should Codex ask: most of them it answers itself."""
+        self.trespass = False
+        """The model asked Codex for something on this machine."""
         self.complete = False
         self.ended: Finish | Failure | None = None
 
@@ -103,6 +107,8 @@ class Reader:
         item = news.item
         if item.type not in ("function_call", "custom_tool_call") or not self.turn_id or news.turn_id != self.turn_id:
             return []  # an echo of the history, or of Codex's own
+        if item.name in FORBIDDEN and item.name not in self._tools:
+            self.trespass = True
         why = self._refusal(item)
         if why:
             self.refused.append((item.call_id, REFUSALS[why]))

@@ -1,7 +1,8 @@
 """A run on a Codex without tools of the client's own (before 0.133): text in, text out; the pipeline emulates the tools.
 
 The system text goes into `developerInstructions` (the base instructions stay empty), the history into the thread as items, the last user message is
-the turn's input. Where a version does not take a history, it is told in the input's text.
+the turn's input. Where a version does not take a history, it is told in the input's text. A model that asks for a tool of Codex's own which reads
+this machine's files is stopped before it gets an answer (law 9).
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
     """Runs the turn; ends with `Finish` or `Failure`. Closing it interrupts the turn."""
     system, history, words = split(turn)
     before = [entry for item in history for entry in items.item_json(item)]
-    params = {**thread_params(turn, options, cwd, features), **({"developerInstructions": system} if system else {})}
+    params = {**thread_params(turn, options, cwd, features), "experimentalRawEvents": True}
+    if system:
+        params["developerInstructions"] = system
     begin = turn_params(turn, options)
     reader = Reader()
     thread: Thread | None = None
@@ -105,6 +108,8 @@ async def _read(thread: Thread, reader: Reader, options: CodexOptions) -> Batch:
         message = await next_message(thread, reader, options)
         if message is not None:
             batch += reader.feed(message)
+        if reader.trespass:
+            raise ToolwireError("backend", "The model asked Codex to read a file of this machine, which Toolwire does not allow.")
         if reader.ended is not None:
             return [*batch, *reader.usage(), await ending(thread, reader, options)]
     return batch

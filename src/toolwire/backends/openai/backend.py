@@ -66,6 +66,7 @@ class OpenAIBackend:
         return Capabilities(
             tools=native,
             tool_choice=native,
+            strict=native,
             parallel=native,
             schema=True,
             images=True,
