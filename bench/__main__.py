@@ -1,6 +1,6 @@
 """`python -m bench [scanner] [gateway] [codex]`: the benchmarks, side by side with their baselines, judged against the targets.
 
-Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed.
+Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed or could not be measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--write", metavar="FILE", help="write the tables as Markdown, e.g. docs/benchmarks.md")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
-    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed or not measured")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.parts) - TITLES.keys()
     if unknown:
@@ -71,9 +71,10 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         rows = [asdict(row) for part in parts.values() for row in part]
         Path(arguments.json).write_text(json.dumps({"rows": rows, "notes": notes}, indent=1) + "\n")
-    misses = report.missed(row for rows in parts.values() for row in rows)
-    print(f"{misses} target(s) missed" if misses else "all targets met")
-    return 1 if arguments.strict and misses else 0
+    verdicts = [row.verdict for rows in parts.values() for row in rows]
+    lost = {words: verdicts.count(verdict) for verdict, words in (("MISS", "missed"), ("not measured", "not measured")) if verdict in verdicts}
+    print("; ".join(f"{count} target(s) {words}" for words, count in lost.items()) or "all targets met")
+    return 1 if arguments.strict and lost else 0
 
 
 if __name__ == "__main__":

@@ -435,3 +435,20 @@ async def test_a_login_of_the_persons_own_is_seen(new_codex: str, tmp_path: Path
     facts = await inspect(CodexOptions(bin=new_codex, home=str(tmp_path / "home")))
     assert facts["logged_in"] is True and facts["problem"] is None
     assert facts["version"] == "0.166.0" and facts["strategy"] == "parked"
+
+
+async def test_a_login_that_comes_while_the_gateway_runs_is_used_by_the_next_request(
+    new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setenv("CODEX_HOME", str(own))
+    backend = CodexBackend("codex", CodexOptions(bin=new_codex, home=str(tmp_path / "home")))
+    try:
+        with pytest.raises(ToolwireError, match="not logged in"):
+            await backend._thread()
+        (own / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-of-the-person"}))
+        thread = await backend._thread()
+        assert thread is not None
+    finally:
+        await backend.close()

@@ -19,7 +19,7 @@ from toolwire.backends.codex.home import Home, prepare_home
 from toolwire.backends.codex.login import require_login
 from toolwire.backends.codex.names import RenamedRun, renamed
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.pool import Outdated, Pool
+from toolwire.backends.codex.pool import Lease, Outdated, Pool
 from toolwire.backends.codex.text import run_text
 from toolwire.backends.codex.thread import Thread
 from toolwire.backends.codex.version import Features
@@ -134,17 +134,33 @@ class CodexBackend:
 
     async def _thread(self) -> Thread:
         """A place for one thread, on a worker that is logged in."""
-        await self.prepare()
-        pool = self._pool
-        assert pool is not None
+        lease = await self._lease()
+        if self.options.provider is not None:
+            return Thread(lease)
         try:
-            lease = await pool.lease()
-        except Outdated:
-            lease = await (await self._renewed(pool)).lease()
-        try:
-            if self.options.provider is None:
+            await require_login(lease.worker)
+        except ToolwireError:
+            if not (self._prepared().path / "auth.json").exists():
+                lease.release(False)
+                raise
+            lease.retire()  # the person has logged in since this process began, and it does not look again
+            lease.release(False)
+            lease = await self._lease()
+            try:
                 await require_login(lease.worker)
+            except BaseException:
+                lease.release(False)
+                raise
         except BaseException:
             lease.release(False)
             raise
         return Thread(lease)
+
+    async def _lease(self) -> Lease:
+        await self.prepare()
+        pool = self._pool
+        assert pool is not None
+        try:
+            return await pool.lease()
+        except Outdated:
+            return await (await self._renewed(pool)).lease()

@@ -178,7 +178,7 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
         if needed and os.readlink(link) == str(target):
             return
         link.unlink()
-    if needed and target.exists() and not link.exists():  # a login that was made in our own home stays
+    if needed and not link.exists():  # also before the person has logged in: the link leads there as soon as they have
         link.symlink_to(target)
 
 

@@ -33,6 +33,11 @@ class Lease:
         self._seat: _Seat | None = seat
         self.worker = seat.worker
 
+    def retire(self) -> None:
+        """The worker shall take no further threads, and end when its last one has."""
+        if self._seat is not None:
+            self._seat.retired = True
+
     def release(self, served: bool) -> None:
         """`served`: the worker did what it is for."""
         seat, self._seat = self._seat, None
