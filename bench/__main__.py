@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         Path(arguments.json).write_text(json.dumps({"rows": rows, "notes": notes}, indent=1) + "\n")
     verdicts = [row.verdict for rows in parts.values() for row in rows]
     lost = {words: verdicts.count(verdict) for verdict, words in (("MISS", "missed"), ("not measured", "not measured")) if verdict in verdicts}
-    print("; ".join(f"{count} target(s) {words}" for words, count in lost.items()) or "all targets met")
+    print("; ".join(f"{count} target(s) {words}" for words, count in lost.items()) or ("all targets met" if any(verdicts) else "nothing judged"))
     return 1 if arguments.strict and lost else 0
 
 

@@ -73,7 +73,8 @@ def read_rows(told: Any) -> Reading:
     met = sum(row.verdict == "pass" for row in judged)
     notes = [f"- {note}" for note in told["notes"]]
     passed = met == len(judged) if judged else None
-    return Reading(f"{met} of {len(judged)} targets met", passed, "\n".join([markdown(rows), *([""] if notes else []), *notes]))
+    figures = f"{met} of {len(judged)} targets met" if judged else "nothing measured"
+    return Reading(figures, passed, "\n".join([markdown(rows), *([""] if notes else []), *notes]))
 
 
 def read_tests(told: str) -> Reading:
@@ -129,7 +130,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "codex-park",
-        "A Codex turn parked for six minutes goes on",
+        "A parked Codex turn goes on after a long wait",
         codex_test("park_of_half", CODEX_PARK),
         codex_test("park_of_half", CODEX_PARK),
         CODEX_PARK,
