@@ -38,7 +38,9 @@ class Thread:
         self.turn_id = ""
         self._path: str | None = None
         self._inbox: deque[Notification] = deque()
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
         self._failure: Failure | None = None
         self._asked: dict[str, ServerRequest] = {}
         self._answers: dict[str, Mapping[str, Any]] = {}
@@ -83,10 +85,40 @@ class Thread:
         while not self._inbox:
             if self._failure is not None:
                 raise ToolwireError.of(self._failure)
-            self._news.clear()
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+            await self._silence(timeout_s)
         return self._inbox.popleft()
+
+    async def _silence(self, timeout_s: float) -> None:
+        """Until there is news. One timer serves the whole thread: a message only moves the deadline, which the timer looks at when it is due."""
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + timeout_s
+        if self._timer is None or self._timer.when() > self._deadline:
+            self._stop_timer()
+            self._timer = loop.call_at(self._deadline, self._look)
+        self._waiter = loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._deadline:
+            self._waiter.set_exception(TimeoutError())
+        else:
+            self._timer = loop.call_at(self._deadline, self._look)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def waiting(self) -> bool:
         """Whether a message is there already."""
@@ -97,11 +129,11 @@ class Thread:
             self._serve(message)
         elif self._over is None:
             self._inbox.append(message)
-            self._news.set()
+            self._wake()
 
     def lost(self, failure: Failure) -> None:
         self._failure = failure
-        self._news.set()
+        self._wake()
 
     def _serve(self, request: ServerRequest) -> None:
         call = wire.decode(wire.ToolCall, request.params)
@@ -131,6 +163,7 @@ class Thread:
             if self.worker.alive and self.id:
                 await self._forget()
         finally:
+            self._stop_timer()
             self._remove()
             self.worker.detach(self.id)
             self._inbox.clear()
