@@ -27,7 +27,6 @@ from toolwire.errors import ToolwireError
 from toolwire.turn import Turn
 
 FIELDS = frozenset({"reasoning_effort", "reasoning", "response_format", "text", "verbosity"})
-EFFORTS = ("low", "medium", "high", "xhigh")
 _TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS)
 _NATIVE = replace(_TEXT_ONLY, tools=True, tool_choice=True, parallel=True)
 STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emulated": "emulated"}
@@ -59,10 +58,10 @@ class CodexBackend:
 
     @property
     def aliases(self) -> Sequence[str]:
-        return tuple(efforts_of(self.id, EFFORTS))
+        return tuple(efforts_of(self.id, self.options.efforts))
 
     def alias(self, name: str) -> str | None:
-        effort = efforts_of(self.id, EFFORTS).get(name)
+        effort = efforts_of(self.id, self.options.efforts).get(name)
         return effort if effort is not None else known_effort(name)
 
     @property

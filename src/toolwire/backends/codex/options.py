@@ -22,6 +22,8 @@ class CodexOptions:
     """Empty: what Codex uses by default."""
     effort: str = ""
     """The reasoning effort where the request names none."""
+    efforts: tuple[str, ...] = ("low", "medium", "high", "xhigh")
+    """The efforts that have a model name of their own: `codex-low` …"""
     workers: int = 1
     """How many app-server processes at most."""
     tools: Literal["parked", "replay", "emulated"] = "parked"
