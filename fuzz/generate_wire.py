@@ -148,6 +148,10 @@ _STRANGE: list[Any] = [
 ]
 
 
+def _strange(rng: Random) -> Any:
+    return json.loads(json.dumps(rng.choice(_STRANGE)))  # a copy: the next accident may happen to it
+
+
 def _places(what: Any, out: list[tuple[Any, Any]]) -> None:
     entries = list(what.items()) if isinstance(what, dict) else list(enumerate(what)) if isinstance(what, list) else []
     for place, inner in entries:
@@ -175,11 +179,11 @@ def strange_body(rng: Random, body: Case) -> Case:
             other, there = rng.choice(places)
             holder[place] = json.loads(json.dumps(other[there]))
         elif accident == 3 and isinstance(holder, dict):
-            holder[rng.choice(("type", "id", "name", "content", "role", "zz", "n", "tools", "stop", "function"))] = rng.choice(_STRANGE)
+            holder[rng.choice(("type", "id", "name", "content", "role", "zz", "n", "tools", "stop", "function"))] = _strange(rng)
         elif accident == 4:
             holder[place] = value(rng, 2)
         else:
-            holder[place] = rng.choice(_STRANGE)
+            holder[place] = _strange(rng)
     return fresh
 
 

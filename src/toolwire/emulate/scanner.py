@@ -34,6 +34,7 @@ from toolwire.turn import ToolSpec
 Check = Callable[[ToolSpec, str], Sequence[str]]
 """Judges complete arguments against the tool's schema; the codes of what is wrong, empty when all is well."""
 
+_MANY = 1024  # so many small pieces are joined into one
 RESCAN = 4096  # a failed candidate up to this long is scanned again from behind its marker; a longer one is text as a whole
 
 
@@ -124,7 +125,7 @@ class ToolCallParser:
                 return []
             self._fence.feed(text)
             return [Text(text)]
-        if self._start < 0 and len(text) <= self._small:
+        if len(text) <= self._small and (self._start < 0 or (self.call is not None and self._held_size() + len(text) <= self._limits.held)):
             self._push(text)
             out, self._out = self._out, []
             return out
@@ -154,7 +155,9 @@ class ToolCallParser:
 
     def _push(self, text: str) -> None:
         cut = self.position
-        if self._start < 0 and cut == len(self.buffer):
+        if cut == len(self.buffer) and (self._start < 0 or self.call is not None):
+            if self._start >= 0:  # a call that is held never goes back to be scanned: what is read is put aside at once
+                self._put_aside(cut)
             self.buffer = text
             self.position = 0
             self._idle = False
@@ -162,9 +165,7 @@ class ToolCallParser:
             return
         if self._start >= 0:
             if cut - self._start > RESCAN:
-                self._spill.append(self.buffer[self._start : cut])
-                self._spilled += cut - self._start
-                self._start = 0
+                self._put_aside(cut)
             else:
                 cut = self._start
                 self._start = 0
@@ -172,6 +173,17 @@ class ToolCallParser:
         self.position -= cut
         self._idle = False
         next(self._machine)  # type: ignore[arg-type]
+
+    def _put_aside(self, cut: int) -> None:
+        spill = self._spill
+        spill.append(self.buffer[self._start : cut])
+        self._spilled += cut - self._start
+        self._start = 0
+        if len(spill) % _MANY == 0:
+            spill[-_MANY:] = ["".join(spill[-_MANY:])]
+
+    def _held_size(self) -> int:
+        return self._spilled + len(self.buffer) - self._start
 
     def _room(self) -> int:
         """How much more text may come before the candidate exceeds its limit.
@@ -182,7 +194,7 @@ class ToolCallParser:
         if self._start < 0:
             return stride
         limit = max(self._limits.header, self._limits.held) if self.call is not None else self._limits.header
-        return max(0, min(stride, limit - (self._spilled + len(self.buffer) - self._start)))
+        return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
         """The candidate reached its limit: all of it is text."""
