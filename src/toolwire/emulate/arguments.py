@@ -146,7 +146,7 @@ class JsonFlow:
             return self._open_string(buffer, position, char)
         if char.isascii() and (char.isalpha() or char in "_$"):
             self._replace(buffer, position, '"', 0)
-            self._mend("unquoted_key")
+            self.mend("unquoted_key")
             self.state = KEY_WORD
             return position
         return self._fail(position)
@@ -189,7 +189,7 @@ class JsonFlow:
         if self._held:  # [1, ] : the comma goes, the white space stays
             self.out.append("".join(self._held)[1:])
             self._held = []
-            self._mend("trailing_comma")
+            self.mend("trailing_comma")
         self._stack.pop()
         self.state = MORE if self._stack else DONE
         return position + 1
@@ -206,7 +206,7 @@ class JsonFlow:
         self.state = STRING
         if quote == "'":
             self._replace(buffer, position, '"', 1)
-            self._mend("single_quotes")
+            self.mend("single_quotes")
         return position + 1
 
     def _string(self, buffer: str, position: int, end: int) -> int:
@@ -227,7 +227,7 @@ class JsonFlow:
             self._replace(buffer, position, '\\"', 1)
             return position + 1
         self._replace(buffer, position, json.dumps(char)[1:-1], 1)
-        self._mend("control_character")
+        self.mend("control_character")
         return position + 1
 
     def _escape(self, buffer: str, position: int, end: int) -> int:
@@ -247,10 +247,10 @@ class JsonFlow:
         elif char == "'":
             self._replace(buffer, position, "'", 2)
             if self._quote == '"':
-                self._mend("bad_escape")
+                self.mend("bad_escape")
             return position + 2
         self._replace(buffer, position, "\\\\", 1)
-        self._mend("bad_escape")
+        self.mend("bad_escape")
         return position + 1
 
     # --- words and numbers ---------------------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class JsonFlow:
         if strict is None:
             return self._fail(position)
         if strict != self._word:
-            self._mend("python_literal")
+            self.mend("python_literal")
         self.state = MORE if self._stack else DONE
         return position
 
@@ -308,14 +308,15 @@ class JsonFlow:
         self.out.append(by)
         self._mark = position + count
 
-    def _mend(self, issue: str) -> None:
+    def mend(self, issue: str) -> None:
+        """Notes what was put right."""
         if issue not in self.issues:
             self.issues.append(issue)
 
     def _fail(self, position: int, issue: str = "malformed_json") -> int:
         self._release()
         self.state = FAILED
-        self._mend(issue)
+        self.mend(issue)
         return position
 
 
@@ -398,12 +399,17 @@ class StringFlow:
             self._pass("")
             self._high = f"\\u{code:04x}"
         elif 0xDC00 <= code <= 0xDFFF:
-            self._pass(f"\\u{code:04x}")  # alone it stays an escape: inside JSON the two spellings mean the same
+            self._pass("")
+            self._high = f"\\u{code:04x}"  # alone it stays an escape: inside JSON the two spellings mean the same
+            self._pass("")
         else:
             self._pass(chr(code))
 
     def _pass(self, text: str) -> None:
         if self._high:
+            if self._rest == "\\" and not self.bad:  # a backslash before it escapes nothing
+                self._rest = "\\\\"
+                self.inner.mend("bad_escape")
             text, self._high = self._high + text, ""
         if self.bad:
             self.out.append(text)

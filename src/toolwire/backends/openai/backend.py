@@ -56,12 +56,10 @@ class OpenAIBackend:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=self.options.connect_timeout_s, sock_read=self.options.timeout_s)
         self._pool: _Pool | None = None
 
-    @property
-    def strategy(self) -> Strategy:
-        return "emulated" if self.options.tools == "emulated" else "native"
+        self.strategy: Strategy = "emulated" if self.options.tools == "emulated" else "native"
+        self.capabilities = self._capabilities()
 
-    @property
-    def capabilities(self) -> Capabilities:
+    def _capabilities(self) -> Capabilities:
         native = self.strategy == "native"
         return Capabilities(
             tools=native,
