@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from toolwire.backends.base import Backend
 from toolwire.config import ServerSettings, Settings, ToolSettings
@@ -17,6 +18,10 @@ from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge, OpenApiJudge
 from toolwire.turn import Api
+
+# No time limits on examples: the machine may be busy. Where a change is judged, every run tries the same examples; new ones are looked for by `make fuzz`.
+settings.register_profile("toolwire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true")
+settings.load_profile("toolwire")
 
 OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
 
