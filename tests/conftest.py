@@ -19,7 +19,7 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge, OpenApiJudge
 from toolwire.turn import Api
 
-# No time limits on examples: the machine may be busy. Where a change is judged, every run tries the same examples; new ones are looked for by `make fuzz`.
+# No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
 settings.register_profile("toolwire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true")
 settings.load_profile("toolwire")
 
