@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,8 @@ from toolwire.backends.base import Backend
 from toolwire.config import ServerSettings, Settings, ToolSettings
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
 from toolwire.gateway.store import Store
+from toolwire.surfaces.http.app import create_app
+from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge, OpenApiJudge
 from toolwire.turn import Api
@@ -36,7 +39,7 @@ def judge() -> Judge:
 
 @pytest.fixture(scope="session")
 def openapi_judge(judge: Judge) -> OpenApiJudge:
-    if judge.openapi is None:
+    if judge.openapi is None:  # under CI=true `judge` has failed already
         pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
     return judge.openapi
 
@@ -88,3 +91,25 @@ def table_with() -> Callable[..., Table]:
         return Table(ToolSettings(**tools), store)
 
     return make
+
+
+@asynccontextmanager
+async def _serving(gateway: Gateway, settings: Settings, store: Store | None = None) -> AsyncIterator[str]:
+    uvicorn = DrainingServer(create_app(gateway, settings, store), 5, lambda: None)
+    uvicorn.config.load()
+    uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
+    sockets = bind("127.0.0.1", 0)
+    await uvicorn.startup(sockets)
+    try:
+        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    finally:
+        await uvicorn.shutdown()
+        await gateway.close()
+        if store is not None:
+            await store.close()
+
+
+@pytest.fixture
+def on_a_socket() -> Callable[..., AbstractAsyncContextManager[str]]:
+    """`async with on_a_socket(gateway, settings, store) as url`: the real HTTP surface on loopback. It closes gateway and store."""
+    return _serving

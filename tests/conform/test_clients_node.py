@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,37 +87,11 @@ def lacking() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a gateway process of its own."""
+def ask(gateway: str) -> Callable[[Case, str], dict[str, Any]]:
+    """`ask(case, scenario)`: what the client gave. The first question to a client runs all of its jobs."""
     missing = lacking()
     if missing is not None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
-    home = tmp_path_factory.mktemp("home")
-    with (home / "log").open("w") as log:
-        child = subprocess.Popen(
-            [sys.executable, str(CLIENTS / "serve.py")],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=home,
-            env={**os.environ, "HOME": str(home)},
-            start_new_session=True,
-        )
-    try:
-        assert child.stdout is not None
-        assert select.select([child.stdout], [], [], 30)[0], "the gateway did not say that it listens"
-        line = child.stdout.readline()
-        assert line.startswith("listening on "), (home / "log").read_text()
-        yield line.removeprefix("listening on ").strip()
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-
-
-@pytest.fixture(scope="session")
-def ask(gateway: str) -> Callable[[Case, str], dict[str, Any]]:
-    """`ask(case, scenario)`: what the client gave. The first question to a client runs all of its jobs."""
     answers: dict[str, dict[str, Any]] = {}
 
     def result(case: Case, scenario: str) -> dict[str, Any]:

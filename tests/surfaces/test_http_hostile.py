@@ -7,8 +7,8 @@ import importlib.util
 import json
 import random
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from toolwire.backends.openai import OpenAIBackend, OpenAIOptions
 from toolwire.config import ModelSettings, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
-from toolwire.surfaces.http.app import create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 
@@ -31,29 +29,26 @@ sys.modules[_spec.name] = TABLE
 _spec.loader.exec_module(TABLE)
 
 
-@asynccontextmanager
-async def served(backends: dict[str, Any], **server: Any) -> AsyncIterator[str]:
-    settings = Settings(server=ServerSettings(**server), models=tuple(ModelSettings(id, "scripted") for id in backends))
-    store = Store("sqlite://")
-    gateway = Gateway(settings, store=store, backends=backends)
-    uvicorn = DrainingServer(create_app(gateway, settings, store), 5, lambda: None)
-    uvicorn.config.load()
-    uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
-    sockets = bind("127.0.0.1", 0)
-    await uvicorn.startup(sockets)
-    try:
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    finally:
-        await uvicorn.shutdown()
-        await gateway.close()
-        await store.close()
+Served = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture
+def served(on_a_socket: Served) -> Served:
+    """`async with served({id: backend}, **server settings) as url`."""
+
+    def start(backends: dict[str, Any], **server: Any) -> AbstractAsyncContextManager[str]:
+        settings = Settings(server=ServerSettings(**server), models=tuple(ModelSettings(id, "scripted") for id in backends))
+        store = Store("sqlite://")
+        return on_a_socket(Gateway(settings, store=store, backends=backends), settings, store)
+
+    return start
 
 
 def demo() -> dict[str, Any]:
     return {TABLE.MODEL: ScriptedBackend(TABLE.MODEL)}
 
 
-async def test_every_malformed_request_gets_its_error_over_http_and_the_server_lives() -> None:
+async def test_every_malformed_request_gets_its_error_over_http_and_the_server_lives(served: Served) -> None:
     wrong = []
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         for case in TABLE.CASES:
@@ -70,7 +65,7 @@ async def test_every_malformed_request_gets_its_error_over_http_and_the_server_l
     assert len(TABLE.CASES) >= 60
 
 
-async def test_random_bytes_never_give_a_500() -> None:
+async def test_random_bytes_never_give_a_500(served: Served) -> None:
     chance = random.Random(7)
     valid = json.dumps({"model": TABLE.MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "name": "f"}]}).encode()
     statuses = set()
@@ -90,7 +85,7 @@ async def test_random_bytes_never_give_a_500() -> None:
     assert statuses <= {200, 400, 404, 413} and 400 in statuses
 
 
-async def test_no_field_can_write_into_the_headers() -> None:
+async def test_no_field_can_write_into_the_headers(served: Served) -> None:
     evil = "x\r\nset-cookie: a=b"
     body = {
         "model": TABLE.MODEL,
@@ -108,7 +103,7 @@ async def test_no_field_can_write_into_the_headers() -> None:
             assert response.status == 404 and "set-cookie" not in response.headers
 
 
-async def test_a_silent_stream_gets_signs_of_life() -> None:
+async def test_a_silent_stream_gets_signs_of_life(served: Served) -> None:
     slow = ScriptedBackend("slow", ScriptedOptions(script="say a\npause 250ms\nsay b"))
     request = {"model": "slow", "messages": [{"role": "user", "content": "?"}], "stream": True}
     async with served({"slow": slow}, keep_alive_s=0.05) as url, aiohttp.ClientSession() as client:
@@ -121,7 +116,7 @@ async def test_a_silent_stream_gets_signs_of_life() -> None:
     assert 2 <= len(comments) <= took / 0.05 and blocks[-2] == "data: [DONE]"
 
 
-async def test_signs_of_life_come_before_the_first_token_too() -> None:
+async def test_signs_of_life_come_before_the_first_token_too(served: Served) -> None:
     slow = ScriptedBackend("slow", ScriptedOptions(script="pause 250ms\nsay b"))
     request = {"model": "slow", "messages": [{"role": "user", "content": "?"}], "stream": True}
     async with served({"slow": slow}, keep_alive_s=0.05, commit_after_s=0.05) as url, aiohttp.ClientSession() as client:
@@ -131,7 +126,7 @@ async def test_signs_of_life_come_before_the_first_token_too() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_the_run_upstream(stream: bool) -> None:
+async def test_a_client_that_goes_away_cancels_the_run_upstream(served: Served, stream: bool) -> None:
     hanging = Reply.stream(answer("a long answer", size=1)[:3], done=False, ending="hang")
     async with FakeUpstream(hanging) as upstream:
         backend = OpenAIBackend("m", OpenAIOptions(base_url=upstream.base_url))
@@ -148,7 +143,7 @@ async def test_a_client_that_goes_away_cancels_the_run_upstream(stream: bool) ->
             await asyncio.wait_for(upstream.gone.wait(), 5)
 
 
-async def test_a_header_that_decides_may_stand_only_once() -> None:
+async def test_a_header_that_decides_may_stand_only_once(served: Served) -> None:
     async with served(demo()) as url:
         host, port = url.removeprefix("http://").split(":")
         for twice in ("Host: localhost", "Origin: http://localhost", "Authorization: Bearer x"):
@@ -159,14 +154,14 @@ async def test_a_header_that_decides_may_stand_only_once() -> None:
             assert answer.startswith(b"HTTP/1.1 400"), answer
 
 
-async def test_a_preflight_for_a_foreign_host_gives_no_permission() -> None:
+async def test_a_preflight_for_a_foreign_host_gives_no_permission(served: Served) -> None:
     headers = {"Host": "evil.example", "Origin": "http://evil.example", "Access-Control-Request-Private-Network": "true"}
     async with served(demo()) as url, aiohttp.ClientSession() as client, client.options(url + "/v1/models", headers=headers) as response:
         assert response.status == 204 and not [name for name in response.headers if name.lower().startswith("access-control")]
 
 
 @pytest.mark.parametrize("schema", [{"minLength": 300_000_000}, {"minLength": "x"}, {"minItems": 10**12, "type": "array"}, {"pattern": "(a+)+$"}])
-async def test_the_demo_model_can_not_be_made_to_work_hard(schema: dict[str, Any]) -> None:
+async def test_the_demo_model_can_not_be_made_to_work_hard(served: Served, schema: dict[str, Any]) -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string", **schema}}, "required": ["a"]}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     body = {"model": TABLE.MODEL, "messages": [{"role": "user", "content": "a" * 60}], "tools": [tool], "tool_choice": "required"}
@@ -174,7 +169,7 @@ async def test_the_demo_model_can_not_be_made_to_work_hard(schema: dict[str, Any
         assert response.status == 200 and len(await response.read()) < 20_000
 
 
-async def test_a_long_history_of_reused_ids_is_read_in_linear_time() -> None:
+async def test_a_long_history_of_reused_ids_is_read_in_linear_time(served: Served) -> None:
     call = {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
     pairs = [call, {"role": "tool", "tool_call_id": "call_0", "content": "x"}] * 4_000
     async with served(demo()) as url, aiohttp.ClientSession() as client:
@@ -183,7 +178,7 @@ async def test_a_long_history_of_reused_ids_is_read_in_linear_time() -> None:
                 assert response.status == 200
 
 
-async def test_references_stand_for_a_bounded_amount_of_text() -> None:
+async def test_references_stand_for_a_bounded_amount_of_text(served: Served) -> None:
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         big = {"type": "message", "role": "user", "id": "msg_big", "content": "x" * 1_000_000}
         async with client.post(url + "/v1/responses", json={"model": TABLE.MODEL, "input": [big]}) as response:

@@ -8,8 +8,7 @@ import os
 import random
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ import pytest
 from aiohttp import web
 
 from toolwire.backends.codex import CodexBackend
-from toolwire.config import ModelSettings, ParkedSettings, ServerSettings, Settings
+from toolwire.config import ModelSettings, ParkedSettings, Settings
 from toolwire.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Gateway
 from toolwire.judge import fold
-from toolwire.surfaces.http.app import create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.testing.judges import Judge
 from toolwire.turn import Api
 
@@ -341,23 +338,9 @@ async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies
 # --- Codex on both sides ----------------------------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def served(backend: CodexBackend) -> AsyncIterator[str]:
-    settings = Settings(server=ServerSettings(), models=(ModelSettings("codex", "codex"),))
-    gateway = Gateway(settings, backends={"codex": backend})
-    uvicorn = DrainingServer(create_app(gateway, settings, None), 5, lambda: None)
-    uvicorn.config.load()
-    uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
-    sockets = bind("127.0.0.1", 0)
-    await uvicorn.startup(sockets)
-    try:
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
-    finally:
-        await uvicorn.shutdown()
-        await gateway.close()
-
-
-async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(
+    on_a_socket: Callable[..., Any], make: Make, new_codex: str, provider: Any, tmp_path: Path
+) -> None:
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
@@ -371,7 +354,9 @@ async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(mak
         return response
 
     provider.play(play)
-    async with served(make(new_codex)) as url:
+    settings = Settings(models=(ModelSettings("codex", "codex"),))
+    async with on_a_socket(Gateway(settings, backends={"codex": make(new_codex)}), settings) as root:
+        url = root + "/v1"
         (home / "config.toml").write_text(
             'model = "codex"\nmodel_provider = "toolwire"\napproval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
             f'check_for_update_on_startup = false\n[model_providers.toolwire]\nname = "Toolwire"\nbase_url = "{url}"\nwire_api = "responses"\n'
