@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import openai
@@ -13,8 +13,6 @@ import pytest
 from toolwire.config import ModelSettings, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
-from toolwire.surfaces.http.app import create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
 
 TOOL: Any = {
     "type": "function",
@@ -23,26 +21,23 @@ TOOL: Any = {
 ASK: Any = [{"role": "user", "content": "weather in Rome?"}]
 
 
-@asynccontextmanager
-async def served(*keys: str) -> AsyncIterator[str]:
-    settings = Settings(server=ServerSettings(keys=keys), models=(ModelSettings("demo", "scripted"),))
-    store = Store("sqlite://")
-    gateway = Gateway(settings, store=store)
-    server = DrainingServer(create_app(gateway, settings, store), 5, lambda: None)
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    sockets = bind("127.0.0.1", 0)
-    await server.startup(sockets)
-    try:
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
-    finally:
-        await server.shutdown()
-        await gateway.close()
-        await store.close()
+Served = Callable[..., AbstractAsyncContextManager[str]]
 
 
-async def test_a_call_comes_the_same_streamed_and_whole() -> None:
-    async with served() as url, openai.AsyncOpenAI(base_url=url, api_key="any") as client:
+@pytest.fixture
+def served(on_a_socket: Served) -> Served:
+    """`async with served(*keys) as url`: the demo model."""
+
+    def start(*keys: str) -> AbstractAsyncContextManager[str]:
+        settings = Settings(server=ServerSettings(keys=keys), models=(ModelSettings("demo", "scripted"),))
+        store = Store("sqlite://")
+        return on_a_socket(Gateway(settings, store=store), settings, store)
+
+    return start
+
+
+async def test_a_call_comes_the_same_streamed_and_whole(served: Served) -> None:
+    async with served() as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="any") as client:
         whole = await client.chat.completions.with_raw_response.create(model="demo", messages=ASK, tools=[TOOL])
         assert whole.headers["x-toolwire-tools"].startswith("count=1")
         calls: Any = whole.parse().choices[0].message.tool_calls
@@ -53,8 +48,8 @@ async def test_a_call_comes_the_same_streamed_and_whole() -> None:
         assert [(call.function.name, call.function.arguments) for call in again] == [("get_weather", '{"city": "Rome"}')]
 
 
-async def test_a_response_is_kept_continued_listed_and_deleted() -> None:
-    async with served() as url, openai.AsyncOpenAI(base_url=url, api_key="any") as client:
+async def test_a_response_is_kept_continued_listed_and_deleted(served: Served) -> None:
+    async with served() as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="any") as client:
         first = await client.responses.create(model="demo", input="one")
         second = await client.responses.create(model="demo", input="two", previous_response_id=first.id)
         assert (await client.responses.retrieve(second.id)).output_text == second.output_text
@@ -67,8 +62,8 @@ async def test_a_response_is_kept_continued_listed_and_deleted() -> None:
         assert caught.value.code == "previous_response_not_found"
 
 
-async def test_a_key_can_not_continue_another_key_s_response() -> None:
-    async with served("mine", "theirs") as url, openai.AsyncOpenAI(base_url=url, api_key="mine") as client:
+async def test_a_key_can_not_continue_another_key_s_response(served: Served) -> None:
+    async with served("mine", "theirs") as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="mine") as client:
         first = await client.responses.create(model="demo", input="one")
         other = client.with_options(api_key="theirs")
         with pytest.raises(openai.NotFoundError):
@@ -79,15 +74,15 @@ async def test_a_key_can_not_continue_another_key_s_response() -> None:
             await client.with_options(api_key="nobody").models.list()
 
 
-async def test_an_unknown_model_is_openai_s_404() -> None:
-    async with served() as url, openai.AsyncOpenAI(base_url=url, api_key="any") as client:
+async def test_an_unknown_model_is_openai_s_404(served: Served) -> None:
+    async with served() as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="any") as client:
         with pytest.raises(openai.NotFoundError) as caught:
             await client.chat.completions.create(model="none", messages=ASK)
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-async def test_many_turns_at_once_do_not_mix() -> None:
-    async with served() as url, openai.AsyncOpenAI(base_url=url, api_key="any") as client:
+async def test_many_turns_at_once_do_not_mix(served: Served) -> None:
+    async with served() as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="any") as client:
 
         async def ask(number: int) -> str:
             answer = await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": f"number {number}."}])

@@ -29,7 +29,7 @@ class LiveTurn:
     parking: Parking
     turn: Turn
     key_id: str
-    turn_id: str
+    siblings: object
     ids: IdFactory
     tell: Callable[[str], None]
 
@@ -71,7 +71,7 @@ class LiveTurn:
                             names[event.id or ""] = event.name
                     if interpreter.ended and live.pending and isinstance(out[-1], Finish):
                         waiting = {own: backends for own, backends in interpreter.minted.items() if backends in live.pending}
-                        self.parking.park(live, waiting, self.key_id, self.turn, "".join(said), names, self.turn_id)
+                        self.parking.park(live, waiting, self.key_id, self.turn, "".join(said), names, self.siblings)
                         parked = True
                     if out:
                         yield out

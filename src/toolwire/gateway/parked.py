@@ -35,7 +35,7 @@ class Park:
     calls: dict[str, str]
     key_id: str
     digest: bytes
-    turn_id: str
+    siblings: object
     busy: bool = False
     timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +65,7 @@ class Parking:
         """How many runs are parked."""
         return len(set(map(id, self._parks.values())))
 
-    def park(self, live: LiveRun, calls: dict[str, str], key_id: str, turn: Turn, said: str, names: Mapping[str, str], turn_id: str) -> None:
+    def park(self, live: LiveRun, calls: dict[str, str], key_id: str, turn: Turn, said: str, names: Mapping[str, str], siblings: object) -> None:
         """Keeps a run whose response ended with `calls`. `said` is the text of that response, `names` the names of its calls by id."""
         if self.closed or self._settings.max_per_key < 1:
             self._cancel(live)
@@ -73,7 +73,7 @@ class Parking:
         own = [park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy]
         for oldest in own[: max(0, len(own) + 1 - self._settings.max_per_key)]:
             self.drop(oldest)
-        park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), turn_id)
+        park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings)
         park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self.drop, park)
         for call_id in calls:
             self._parks[call_id] = park
@@ -102,7 +102,7 @@ class Parking:
         park.busy = True
         if park.timer is not None:
             park.timer.cancel()
-        for sibling in {one for one in self._parks.values() if one.turn_id == park.turn_id and one is not park}:
+        for sibling in {one for one in self._parks.values() if one.siblings is park.siblings and one is not park}:
             self.drop(sibling)
         return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
 

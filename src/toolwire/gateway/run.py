@@ -51,7 +51,7 @@ class Run:
         self.answer: ChatAnswer | ResponsesAnswer | None = None
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._policies: list[Policy] = []
-        self._turn_id = gateway.ids("turn_")
+        self._siblings = object()  # what the parks of all choices of this turn have in common
         self.claim: Claim | None = None
         self.backend_kind = ""
         self.kind = "new"
@@ -81,7 +81,7 @@ class Run:
         assert self.turn is not None
         claim, self.claim = self.claim, None
         gateway, caller = self._gateway, self._caller
-        return LiveTurn(plan, backend, gateway.parking, self.turn, caller.key_id, self._turn_id, gateway.ids, self._tell).events(claim)
+        return LiveTurn(plan, backend, gateway.parking, self.turn, caller.key_id, self._siblings, gateway.ids, self._tell).events(claim)
 
     def abandon(self) -> None:
         """A parked run that was claimed and never went on is given up."""
