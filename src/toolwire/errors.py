@@ -53,6 +53,7 @@ KINDS: dict[str, Kind] = {
     # the model and what stands behind it
     "no_tool_call": Kind(502, "server_error", "tool_call_not_produced"),
     "invalid_tool_call": Kind(502, "server_error", "invalid_tool_call"),
+    "tools_unsupported": Kind(502, "server_error", "tools_unsupported"),
     "backend": Kind(502, "server_error", "backend_error"),
     "backend_cut": Kind(502, "server_error", "stream_interrupted"),
     "backend_auth": Kind(502, "server_error", "backend_authentication"),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -147,6 +148,28 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the decoder of a model is held to: `tools` are those that may be called, each call written as
+
+        opening {"name": NAME, "arguments": ARGUMENTS} closing
+
+    `required`: at least one call and no text; else text, with calls in it. `calls`: so many at most. `begun` is what the answer already begins with:
+    nothing, `opening`, or, for a single tool, all of `head` too.
+    """
+
+    tools: tuple[ToolSpec, ...]
+    opening: str
+    closing: str
+    required: bool
+    calls: int = 1
+    begun: str = ""
+
+    def head(self, tool: ToolSpec) -> str:
+        """What stands between the opening and the arguments."""
+        return f'{{"name": {json.dumps(tool.name)}, "arguments": '
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One request, whole. `sent` names every top-level field of the client's body (law 10: each gets a disposition in the report)."""
 
@@ -172,6 +195,8 @@ class Turn:
     """Dispositions that decode itself decided, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Request fields as the client wrote them that a Responses object repeats (tools, tool_choice, text, reasoning, truncation, …)."""
+    constraint: Constraint | None = None
+    """Set by the plan, for backends that can hold their decoder to it."""
 
     def offered(self) -> tuple[ToolSpec, ...]:
         """The tools that may be called in this turn."""

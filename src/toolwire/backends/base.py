@@ -14,6 +14,7 @@ from toolwire.events import Event
 from toolwire.turn import Result, Turn
 
 Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
+Constrained = Literal["text", "call"]
 Batch = list[Event]
 
 
@@ -35,6 +36,10 @@ class Capabilities:
     image_urls: bool = True
     """False: images by URL must come inline; the gateway fetches them."""
     prefill: bool = False
+    """The answer can be made to begin with given words: the turn's last message is then the assistant's."""
+    constrain: frozenset[Constrained] = frozenset()
+    """What the decoder can be held to by `Turn.constraint`: `text`, an answer with text and calls in it; `call`, an answer that is one call as bare
+    JSON, without markers, and nothing else."""
     reasoning: bool = False
     usage: bool = True
     ends_turn: bool = True

@@ -25,7 +25,7 @@ from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener, TagBloc
 from toolwire.emulate.fence import FenceTracker
 from toolwire.emulate.json_block import json_block
 from toolwire.emulate.quotations import Quotations
-from toolwire.emulate.reading import LONGEST, peek
+from toolwire.emulate.reading import LONGEST, Reading, peek
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.tag_block import tag_block
 from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text
@@ -34,6 +34,8 @@ from toolwire.turn import ToolSpec
 Check = Callable[[ToolSpec, str], Sequence[str]]
 """Judges complete arguments against the tool's schema; the codes of what is wrong, empty when all is well."""
 
+GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {JsonBlock: json_block, TagBlock: tag_block}
+"""What reads the block of an opener, by its shape."""
 _MANY = 1024  # so many small pieces are joined into one
 RESCAN = 4096  # a failed candidate up to this long is scanned again from behind its marker; a longer one is text as a whole
 
@@ -285,7 +287,7 @@ class ToolCallParser:
         self._dialect = dialect
         before = self._count
         block = opener.block
-        kept = yield from json_block(self, block) if isinstance(block, JsonBlock) else tag_block(self, block)
+        kept = yield from GRAMMARS[type(block)](self, block)
         self.call = None
         if self._start < 0:
             return
@@ -383,7 +385,7 @@ def _openers(dialects: list[Dialect], nonce: str | None) -> dict[str, list[tuple
 
 
 def _fill(opener: Opener, nonce: str) -> Opener:
-    block: JsonBlock | TagBlock = opener.block
+    block = opener.block
     if isinstance(block, JsonBlock):
         block = replace(block, closers=tuple(closer.replace(NONCE, nonce) for closer in block.closers))
     return replace(opener, marker=opener.marker.replace(NONCE, nonce), block=block)

@@ -1,0 +1,77 @@
+"""Calls between tags, written. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from toolwire.emulate.tag_block import wants_string
+
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
+_PLAIN_KEY = re.compile(r"[^<>\n\"'\s][^<>\n\"']*(?<!\s)\Z|[^<>\n\"'\s]\Z")
+_XML_NAME = re.compile(r"[A-Za-z_][\w.-]*\Z", re.ASCII)
+
+
+def _no_angle(text: str) -> str:
+    """JSON without `<`: no marker can stand in it."""
+    return text.replace("<", "\\u003c")
+
+
+def _value(value: Any, is_string: bool) -> str:
+    """A value between tags: text where it can not be mistaken for JSON, else JSON."""
+    if not isinstance(value, str):
+        return _no_angle(json.dumps(value, ensure_ascii=False))
+    plain = "<" not in value and not value.lstrip().startswith('"') and (is_string or not _looks_like_json(value))
+    return value if plain else _no_angle(json.dumps(value, ensure_ascii=False))
+
+
+def _looks_like_json(text: str) -> bool:
+    return text.strip()[:1] in tuple("-0123456789[{'tfnTFN") or text != text.strip() or not text
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _qwen_xml(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
+        body = "\n" + _no_angle(arguments) + "\n"
+    else:
+        body = "\n" + "".join(f"<parameter={key}>\n{_value(value, wants_string(schema, key))}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>{body}</function>\n</tool_call>"
+
+
+def _anthropic(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
+        body = "\n" + _no_angle(arguments) + "\n"
+    else:
+        body = "\n" + "".join(f'<parameter name="{key}">{_value(value, wants_string(schema, key))}</parameter>\n' for key, value in values.items())
+    return f'<function_calls>\n<invoke name="{name}">{body}</invoke>\n</function_calls>'
+
+
+def _use_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_XML_NAME.match(key) for key in values):
+        return f'<use_tool name="{name}">{arguments}</use_tool>'
+    lines = [f"  <name>{name}</name>"]
+    for key, value in values.items():
+        text = _value(value, wants_string(schema, key)) if not isinstance(value, str) or "<" not in value else _quotable(value, schema, key)
+        lines.append(f"  <{key}>{''.join(_ESCAPES.get(char, char) for char in text)}</{key}>")
+    return "<use_tool>\n" + "\n".join(lines) + "\n</use_tool>"
+
+
+def _quotable(value: str, schema: Mapping[str, Any], key: str) -> str:
+    """Entities carry `<`, so only what looks like JSON needs to be JSON."""
+    plain = not value.lstrip().startswith('"') and (wants_string(schema, key) or not _looks_like_json(value))
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+RENDER_TAGGED = {"use_tool": _use_tool, "qwen_xml": _qwen_xml, "anthropic": _anthropic}
