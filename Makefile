@@ -13,10 +13,10 @@ help:  ## what there is
 
 install: $(VENV)/.core  ## the virtual environment, at .venv
 
-serve: $(VENV)/.core  ## run the gateway with the embedded default: no key, no account, no network
+serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded default: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test $(NODE:%=%/node_modules/.stamp)  ## every test
+test: $(VENV)/.test $(VENV)/.local $(NODE:%=%/node_modules/.stamp)  ## every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
@@ -54,6 +54,11 @@ $(VENV)/bin/python:
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install -q -e .
 	@touch $@
+
+# The embedded model: llama.cpp's wheel and a small GGUF file. Without them `make serve` answers with the scripted demo, and says so.
+$(VENV)/.local: $(VENV)/.core
+	@if $(BIN)/python -m pip install -q -e '.[local]' && $(BIN)/toolwire local pull; then touch $@; \
+	else echo "the embedded model is not available here: the scripted demo answers instead" >&2; fi
 
 $(VENV)/.test: $(VENV)/.core
 	$(BIN)/python -m pip install -q -e '.[test]'

@@ -21,7 +21,8 @@ from toolwire.emulate.dialects.render import render
 from toolwire.errors import KINDS, ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd
 from toolwire.gateway.images import ImageLimits
-from toolwire.gateway.plan import FIELDS, Plan, make_plan
+from toolwire.gateway.fields import FIELDS
+from toolwire.gateway.plan import Plan, make_plan
 from toolwire.ids import counting_ids
 from toolwire.turn import Api
 
@@ -171,7 +172,7 @@ def fields_table(api: Api) -> str:
 
     def row(name: str) -> Iterator[str]:
         if name not in fields_of(api):
-            raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.plan.FIELDS has no sample in fields_of")
+            raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.fields.FIELDS has no sample in fields_of")
         yield f"`{name}`"
         for backend in BACKENDS.values():
             yield verdict(api, fields_of(api)[name], backend, name)

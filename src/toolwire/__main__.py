@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from toolwire.config import DEFAULT_MODELS
+
 if TYPE_CHECKING:
     from toolwire.config import Settings
+    from toolwire.gateway.pipeline import Gateway
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+MOST_ROWS = 16
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -48,9 +52,23 @@ def _serve(arguments: argparse.Namespace) -> int:
         print(print_config(settings), end="")
         return 0
     configure_logging(arguments.log_level)
+    first_run = settings.models is DEFAULT_MODELS
     from toolwire.surfaces.http.server import serve
 
-    return serve(settings)
+    return serve(_discovered(settings), announce=_tell_found if first_run else None)
+
+
+def _tell_found(gateway: Gateway) -> None:
+    """The first run's table: what is there to talk to."""
+    from toolwire.tables import model_rows, table
+
+    rows = model_rows(gateway.catalog)
+    shown, more = rows[:MOST_ROWS], len(rows) - MOST_ROWS
+    cells = [("MODEL", "BACKEND", "TOOLS"), *((row["id"], row["backend"], row["tools"]) for row in shown)]
+    lines = [*table(cells), *([f"… and {more} more: toolwire models"] if more > 0 else [])]
+    if not any(row["backend"] == "local" for row in rows):
+        lines.append("no embedded model: pip install 'toolwire[local]', then toolwire local pull; until then the scripted demo answers")
+    print("\n".join([*lines, "nothing is configured: this is what was found; toolwire doctor explains the rest", ""]), file=sys.stderr, flush=True)
 
 
 def configure_logging(level: str) -> None:
@@ -76,27 +94,36 @@ def _models_arguments(parser: argparse.ArgumentParser) -> None:
 def _models(arguments: argparse.Namespace) -> int:
     import asyncio
     import json
-    from dataclasses import fields
 
-    settings = _settings(arguments, {})
+    settings = _discovered(_settings(arguments, {}))
     from toolwire.gateway.pipeline import Gateway
+    from toolwire.tables import model_rows, table
 
     gateway = Gateway(settings)
-    asyncio.run(_prepared(gateway))
-    backends = {model.id: model.backend for model in settings.models}
-    rows: list[dict[str, Any]] = []
-    for id, backend in gateway.models.items():
-        held = backend.capabilities
-        can = [f.name for f in fields(held) if f.type == "bool" and getattr(held, f.name)]
-        rows.append({"id": id, "backend": backends.get(id, ""), "tools": backend.strategy, "capabilities": can})
+    rows = asyncio.run(_prepared(gateway, lambda: model_rows(gateway.catalog)))
     if arguments.json:
         print(json.dumps(rows))
         return 0
-    table = [("MODEL", "BACKEND", "TOOLS", "CAPABILITIES")] + [(r["id"], r["backend"], r["tools"], ", ".join(r["capabilities"]) or "-") for r in rows]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    cells = [("MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES")]
+    cells += [(row["id"], row["backend"], row["tools"], row["dialect"] or "-", ", ".join(row["capabilities"]) or "-") for row in rows]
+    print("\n".join(table(cells)))
     return 0
+
+
+async def _prepared(gateway: Gateway, then: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Lets every backend find out what it can do; one that can not be reached is shown as it would like to be."""
+    from toolwire.errors import ToolwireError
+
+    try:
+        await gateway.start()
+        for backend in gateway.models.values():
+            try:
+                await backend.prepare()
+            except ToolwireError as error:
+                print(f"toolwire: {backend.id}: {error}", file=sys.stderr)
+        return then()
+    finally:
+        await gateway.close()
 
 
 # --- doctor ------------------------------------------------------------------------------------------------------------------------------------
@@ -118,21 +145,25 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
 
 
-async def _prepared(gateway: Any) -> None:
-    """Lets every backend find out what it can do; one that can not be reached is shown as it would like to be."""
-    from toolwire.errors import ToolwireError
+# --- local -------------------------------------------------------------------------------------------------------------------------------------
 
-    for backend in gateway.models.values():
-        try:
-            await backend.prepare()
-        except ToolwireError as error:
-            print(f"toolwire: {backend.id}: {error}", file=sys.stderr)
-    await gateway.close()
+
+def _local_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("pull",), help="pull: fetch the embedded model, with a progress bar and a checksum")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which one; default: the small one that toolwire serve uses")
+
+
+def _local(arguments: argparse.Namespace) -> int:
+    from toolwire.backends.local.pull import pull
+
+    print(pull(arguments.name))
+    return 0
 
 
 COMMANDS = (
     Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
     Command("models", "list the configured models", "toolwire models --config toolwire.toml", _models_arguments, _models),
+    Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
     Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
 )
 
@@ -144,6 +175,18 @@ def _settings(arguments: argparse.Namespace, overrides: dict[str, Any]) -> Setti
     from toolwire.configfile import load
 
     return load(arguments.config, os.environ, {key: value for key, value in overrides.items() if value is not None})
+
+
+def _discovered(settings: Settings) -> Settings:
+    """Where no model is configured: what this machine offers by itself."""
+    if settings.models is not DEFAULT_MODELS:
+        return settings
+    import asyncio
+    from dataclasses import replace
+
+    from toolwire.discover import discover
+
+    return replace(settings, models=asyncio.run(discover()))
 
 
 class _Parser(argparse.ArgumentParser):

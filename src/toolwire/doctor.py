@@ -34,7 +34,7 @@ async def _configured(settings: Settings) -> list[Finding]:
     gateway = Gateway(settings)
     try:
         for id, backend in gateway.models.items():
-            if gateway.kinds[id] == "codex":
+            if gateway.catalog.kind(id) == "codex":
                 continue  # looked at more closely below
             try:
                 await backend.prepare()
@@ -42,7 +42,7 @@ async def _configured(settings: Settings) -> list[Finding]:
             except Exception as error:
                 out.append(Finding(f"model {id}", "problem", str(error).splitlines()[0] if str(error) else type(error).__name__))
                 continue
-            kind = gateway.kinds[id]
+            kind = gateway.catalog.kind(id)
             told = f"{kind}, tools {backend.strategy}"
             out.append(
                 Finding(f"model {id}", "ok", told) if ready else Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))

@@ -164,7 +164,8 @@ class Constraint:
     calls: int = 1
     begun: str = ""
 
-    def head(self, tool: ToolSpec) -> str:
+    @staticmethod
+    def head(tool: ToolSpec) -> str:
         """What stands between the opening and the arguments."""
         return f'{{"name": {json.dumps(tool.name)}, "arguments": '
 

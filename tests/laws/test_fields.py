@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.gateway.plan import FIELDS
+from toolwire.gateway.fields import FIELDS
 
 OPENAPI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openai-openapi.json"
 

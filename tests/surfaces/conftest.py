@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from toolwire.config import ModelSettings, ServerSettings, Settings
+from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
@@ -23,7 +24,7 @@ class FakeGateway:
     """Keeps the pipeline's interface. `answer` decides what a turn gives; `calls` remembers who asked for what."""
 
     def __init__(self, models: tuple[str, ...]) -> None:
-        self.models: dict[str, Any] = dict.fromkeys(models)
+        self.catalog = Catalog(ModelSettings(model, "scripted") for model in models)
         self.observers: list[Callable[[Any], None]] = []
         self.calls: list[tuple[str, bytes, Caller]] = []
         self.is_ready = True
@@ -45,9 +46,6 @@ class FakeGateway:
     async def close(self) -> None: ...
 
     def drain(self) -> None: ...
-
-    def listed(self) -> list[str]:
-        return list(self.models)
 
 
 @dataclass

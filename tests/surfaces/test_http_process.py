@@ -18,17 +18,17 @@ import pytest
 SLOW_SERVER = """
 import asyncio, sys
 from toolwire.config import ModelSettings, ServerSettings, Settings, StoreSettings
+from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.pipeline import Answer
 from toolwire.surfaces.http.server import serve
 
 class Slow:
-    models, observers = {"demo": None}, []
+    catalog, observers = Catalog([ModelSettings("demo", "scripted")]), []
     def __init__(self, settings, store): ...
     async def start(self): ...
     async def close(self): print("gateway closed", flush=True)
     async def ready(self): return True
     def drain(self): ...
-    def listed(self): return list(self.models)
     async def respond(self, api, raw, caller):
         async def blocks():
             yield b"data: first\\n\\n"

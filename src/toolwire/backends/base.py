@@ -22,7 +22,7 @@ Batch = list[Event]
 class Capabilities:
     """What a backend can do for a model, as data. `gateway/plan.py` compares it with the request; nothing else branches on a backend's kind.
 
-    `fields` are the names of request fields (of `plan.FIELDS`) that the backend passes on or honours by itself.
+    `fields` are the names of request fields (of `gateway.fields.FIELDS`) that the backend passes on or honours by itself.
     """
 
     tools: bool = False
@@ -40,6 +40,8 @@ class Capabilities:
     constrain: frozenset[Constrained] = frozenset()
     """What the decoder can be held to by `Turn.constraint`: `text`, an answer with text and calls in it; `call`, an answer that is one call as bare
     JSON, without markers, and nothing else."""
+    dialects: tuple[str, ...] = ()
+    """How the model writes calls as text: what the scanner looks for, and, where the sentinel is not among them, what is taught. Empty: the default."""
     reasoning: bool = False
     usage: bool = True
     ends_turn: bool = True
@@ -83,6 +85,20 @@ class Backend(Protocol):
     async def ready(self) -> bool:
         """Whether the model could serve now, without asking it anything costly."""
         ...
+
+    async def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """A server with models of its own, each of which is a backend. `id` is what stands before the slash of their ids."""
+
+    id: str
+
+    async def names(self) -> Sequence[str]:
+        """What the server calls its models; raises `ToolwireError` when it does not say."""
+        ...
+
+    def model(self, name: str) -> Backend: ...
 
     async def close(self) -> None: ...
 

@@ -8,13 +8,22 @@ from dataclasses import MISSING, fields
 from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin
 
-from toolwire.backends.base import Backend
+from toolwire.backends.base import Backend, Source
 
 # name → (module, options class, backend class)
 BACKENDS: dict[str, tuple[str, str, str]] = {
     "scripted": ("toolwire.backends.scripted", "ScriptedOptions", "ScriptedBackend"),
     "codex": ("toolwire.backends.codex", "CodexOptions", "CodexBackend"),
     "openai": ("toolwire.backends.openai", "OpenAIOptions", "OpenAIBackend"),
+}
+
+EVERY = "*"
+"""In place of a model's name: every model of the server, each as ID/NAME."""
+
+# backends whose servers have models of their own: name → (module, source class)
+SOURCES: dict[str, tuple[str, str]] = {
+    "openai": ("toolwire.backends.openai.source", "OpenAISource"),
+    "hosted": ("toolwire.backends.hosted.source", "HostedSource"),
 }
 
 
@@ -85,4 +94,18 @@ def build(id: str, backend: str, options: dict[str, Any]) -> Backend:
     """The backend of one configured model."""
     checked = check(backend, options)
     made: Backend = _load(backend)[1](id, checked)
+    return made
+
+
+def is_source(backend: str, options: dict[str, Any]) -> bool:
+    """Whether these settings mean every model of a server."""
+    name = options.get("model")
+    return backend in SOURCES and isinstance(name, str) and name.rpartition(":")[2] == EVERY
+
+
+def build_source(id: str, backend: str, options: dict[str, Any]) -> Source:
+    """The server of one configured model."""
+    check(backend, options)
+    module, kind = SOURCES[backend]
+    made: Source = getattr(import_module(module), kind)(id, options)
     return made

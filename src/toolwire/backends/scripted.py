@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.backends.sample import sample
 from toolwire.backends.script import Step, parse_script
 from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects import DIALECTS, select
-from toolwire.emulate.dialects.render import render
+from toolwire.emulate.form import BARE, Form
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
@@ -48,8 +48,10 @@ class ScriptedOptions:
 
     script: str = ""
     """The script itself, or the path of a file that holds it; empty: the demo model."""
-    tools: Literal["native", "parked", "emulated"] = "native"
+    tools: Literal["native", "parked", "constrained", "emulated"] = "native"
     """`parked`: a call holds the run open, and the script goes on with its next part when the results are there."""
+    holds: tuple[str, ...] = ("text", "call")
+    """What the decoder of a constrained model can be held to; the script keeps it, or does not."""
     writes: str = "sentinel"
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
@@ -73,7 +75,14 @@ class ScriptedBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return _NATIVE if self.strategy != "emulated" else replace(_TEXT_ONLY, prefill=self.options.prefill)
+        if not self._text_only:
+            return _NATIVE
+        holds: Any = frozenset(self.options.holds) if self.strategy == "constrained" else frozenset()
+        return replace(_TEXT_ONLY, prefill=self.options.prefill, dialects=self.options.dialects or (), constrain=holds)
+
+    @property
+    def _text_only(self) -> bool:
+        return self.strategy in ("emulated", "constrained")
 
     @property
     def strategy(self) -> Strategy:
@@ -107,7 +116,7 @@ class ScriptedBackend:
 
     async def _play(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         steps = self._turns[min(_answers(turn), len(self._turns) - 1)] if self._turns else list(demo(_as_read(turn) if not turn.tools else turn))
-        write = _Writer(turn, self.options.writes if self.strategy == "emulated" else None)
+        write = _Writer(turn, self.options.writes if self._text_only else None)
         for step in steps:
             if step.word == "pause":
                 await asyncio.sleep(step.number)
@@ -225,14 +234,15 @@ class _Writer:
             yield [begin, *pieces, end]
 
     def _as_text(self, name: str, arguments: str) -> str:
-        nonce = re.search(r"<tool_call:([0-9a-z]+)>", self._prompt)
         assert self._dialect is not None
-        if self._dialect == "sentinel" and nonce is None:
+        nonce = re.search(r"<tool_call:([0-9a-z]+)>", self._prompt)
+        bare = self._turn.constraint is not None and not self._turn.constraint.opening
+        if self._dialect == "sentinel" and nonce is None and not bare:
             return ""
-        text = render(self._dialect, name, arguments, nonce=nonce[1] if nonce else "")
+        form = Form(BARE if bare else self._dialect, nonce[1] if nonce else "")
         if load_object(arguments) is None:  # a call that was cut: up to where it was cut
-            text = render(self._dialect, name, "{}", nonce=nonce[1] if nonce else "").partition("{}")[0] + arguments
-        return text
+            return form.write(name, "{}").partition("{}")[0] + arguments
+        return form.write(name, arguments)
 
     def _continued(self, text: str) -> str:
         """What is left to write when the answer's beginning was given."""

@@ -27,31 +27,31 @@ class Envelope:
 
 
 def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
-    """True when the block came to its closer; False leaves the scanner behind the last complete call."""
+    """True when the block came to its closer; False leaves the scanner behind the last complete call, or its array's bracket."""
     array = False
     calls = 0
+    ready = True  # a call may stand here
     while True:
         char = yield from peek(scan)
-        if char == "{" and not (calls and scan.full):
+        if char == "{" and ready and not (calls and scan.full):
             if not (yield from envelope_call(scan, block)):
                 return False
             calls += 1
-            if not block.closers and not array:
-                return True
+            ready = array or bool(block.closers)
         elif char == "[" and not array and not calls:
             array = True
             scan.position += 1
-        elif not calls:
+        elif not calls or not char:
             return False
-        elif char == "," or char == "}":
+        elif char in block.separators or (char == "}" and ready):
             scan.position += 1
+            ready = True
         elif char == "]" and array:
             array = False
             scan.position += 1
-        elif char and block.closers:
-            return (yield from literal(scan, block.closers)) is not None
+            scan.checkpoint()
         else:
-            return False
+            return bool(block.closers) and (yield from literal(scan, block.closers)) is not None
 
 
 def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
@@ -155,7 +155,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
         if flow.done:
             break
         if isinstance(flow, JsonFlow) and flow.failed:
-            return (yield from spoil(scan, block.closers or ("\n",))) if scan.call is not None else FAIL
+            return (yield from spoil(scan, ends(block))) if scan.call is not None else FAIL
         if scan.ended:
             if scan.call is None:
                 return CUT
@@ -168,6 +168,11 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
     envelope.issues += flow.issues
     envelope.object = (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
     return OK
+
+
+def ends(block: JsonBlock) -> tuple[str, ...]:
+    """Where arguments end that are no JSON."""
+    return (*block.closers, "\n") if block.open_ended or not block.closers else block.closers
 
 
 def _nowhere(text: str) -> None:

@@ -16,14 +16,16 @@ Standard library only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener, TagBlock, select
+from toolwire.emulate.dialects import Dialect, JsonBlock, Opener, TagBlock, select
+from toolwire.emulate.dialects.shapes import HeadedBlock
 from toolwire.emulate.fence import FenceTracker
+from toolwire.emulate.headed_block import headed_block
 from toolwire.emulate.json_block import json_block
+from toolwire.emulate.openers import Openers
 from toolwire.emulate.quotations import Quotations
 from toolwire.emulate.reading import LONGEST, Reading, peek
 from toolwire.emulate.registry import ToolRegistry
@@ -34,7 +36,11 @@ from toolwire.turn import ToolSpec
 Check = Callable[[ToolSpec, str], Sequence[str]]
 """Judges complete arguments against the tool's schema; the codes of what is wrong, empty when all is well."""
 
-GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {JsonBlock: json_block, TagBlock: tag_block}
+GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {
+    JsonBlock: json_block,
+    TagBlock: tag_block,
+    HeadedBlock: headed_block,
+}
 """What reads the block of an opener, by its shape."""
 _MANY = 1024  # so many small pieces are joined into one
 RESCAN = 4096  # a failed candidate up to this long is scanned again from behind its marker; a longer one is text as a whole
@@ -63,6 +69,7 @@ class OpenCall:
     issues: list[str]
     refused: bool = False
     sent: bool = False
+    id: str | None = None
 
 
 class ToolCallParser:
@@ -91,14 +98,10 @@ class ToolCallParser:
         self._small = self._limits.header - 2 * LONGEST  # so short a piece can not take a candidate over its limit unseen
         self._unknown_tool = unknown_tool
         self._check = check
-        self._openers = _openers(select(dialects), nonce)
-        markers = list(self._openers)
-        self._quoted = Quotations(quoted, markers)
-        self._hot = re.compile("[" + re.escape("".join({marker[0] for marker in markers}) or "\0") + "]").search
-        self._marker = re.compile("|".join(re.escape(marker) for marker in sorted(markers, key=len, reverse=True)) or r"(?!)").search
-        prefixes = sorted({marker[:size] for marker in markers for size in range(1, len(marker))}, key=len, reverse=True)
-        self._partial = re.compile("(?:" + "|".join(map(re.escape, prefixes)) + r")\Z" if prefixes else r"(?!)").search
-        self._reach = max((len(marker) for marker in markers), default=1) - 1
+        self._openers = Openers.of(select(dialects), nonce, self.registry.tools)
+        self._quoted = Quotations(quoted, self._openers.words(self.registry.tools))
+        self._leading = self._openers.leading  # till the answer has a word, every piece is looked at
+        self._hot: Callable[[str], Any] = bool if self._leading else self._openers.hot
         self._fence = FenceTracker()
         self._count = 0
         self._out: list[Event] = []
@@ -236,18 +239,18 @@ class ToolCallParser:
         if text:
             self._out.append(Text(text))
             self._fence.feed(text)
+            if self._leading and not text.isspace():
+                self._leading = False
+                self._openers = self._openers.later()
+                self._hot = self._openers.hot
 
     # --- TEXT ----------------------------------------------------------------------------------------------------------------------------------
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
-            found = self._marker(self.buffer, self.position)
+            found = self._openers.search(self.buffer, self.position)
             if found is None:
-                tail = len(self.buffer)
-                if not self.ended:
-                    held = self._partial(self.buffer, max(self.position, tail - self._reach))
-                    if held is not None:
-                        tail = held.start()
+                tail = len(self.buffer) if self.ended else self._openers.hold_back(self.buffer, self.position)
                 self._say(self.buffer[self.position : tail])
                 self.position = tail
                 if self.ended:
@@ -257,15 +260,19 @@ class ToolCallParser:
                 continue
             self._say(self.buffer[self.position : found.start()])
             self.position = found.start()
-            openers = [pair for pair in self._openers[found.group()] if self._may_open(*pair)]
+            marker = found.group()
+            if not self.ended and self._openers.undecided(marker, self.buffer, self.position):
+                yield
+                continue
+            openers = [pair for pair in self._openers.table.get(marker, ()) if self._may_open(*pair)]
             if openers:
-                yield from self._candidate(found.group(), openers)
+                yield from self._candidate(marker, openers)
             else:
                 self.position += 1
-                self._say(found.group()[0])
+                self._say(marker[0])
 
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
-        if self.full or (opener.line_start and not self._fence.line_start):
+        if self.full or (opener.line_start and not self._fence.line_start) or (opener.answer_start and not self._leading):
             return False
         return not dialect.recovery or not self._fence.inside
 
@@ -314,8 +321,8 @@ class ToolCallParser:
 
     # --- what a block does with a call -------------------------------------------------------------------------------------------------------
 
-    def open_call(self, written: str, hold: bool = False) -> None:
-        """The block named a tool. A call that need not be held is sent from here on."""
+    def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
+        """The block named a tool, and wrote an `id` where its dialect has ids. A call that need not be held is sent from here on."""
         tool = self.registry.resolve(written)
         refused = False
         if tool is None:
@@ -323,9 +330,9 @@ class ToolCallParser:
             refused = self._unknown_tool != "forward"
             tool = ToolSpec(written)
         held = hold or refused or self._validated or tool.strict or (self._dialect.recovery and bool(self._quoted))
-        self.call = OpenCall(tool, tool.name, held, [], [], refused)
+        self.call = OpenCall(tool, tool.name, held, [], [], refused, id=id)
         if not held:
-            self._out.append(CallBegin(self._count, tool.name))
+            self._out.append(CallBegin(self._count, tool.name, id))
             self._settle()
 
     def write(self, text: str) -> None:
@@ -352,7 +359,7 @@ class ToolCallParser:
         if not call.sent and status != "truncated":
             call.parts = ["{}"]
         if call.held:
-            self._out.append(CallBegin(self._count, call.name))
+            self._out.append(CallBegin(self._count, call.name, call.id))
         if call.parts:
             self._out.append(CallArgs(self._count, "".join(call.parts)))
         if call.held and status in ("ok", "repaired") and call.tool.strict and self._check is not None:
@@ -369,26 +376,6 @@ class ToolCallParser:
 
     def _is_quoted(self) -> bool:
         return self._dialect.recovery and bool(self._quoted) and self._raw() in self._quoted
-
-
-def _openers(dialects: list[Dialect], nonce: str | None) -> dict[str, list[tuple[Dialect, Opener]]]:
-    """Openers by marker, the request's token filled in; without a token the sentinel is not there."""
-    table: dict[str, list[tuple[Dialect, Opener]]] = {}
-    for dialect in dialects:
-        for opener in dialect.openers:
-            if NONCE in opener.marker:
-                if nonce is None:
-                    continue
-                opener = _fill(opener, nonce)
-            table.setdefault(opener.marker, []).append((dialect, opener))
-    return table
-
-
-def _fill(opener: Opener, nonce: str) -> Opener:
-    block = opener.block
-    if isinstance(block, JsonBlock):
-        block = replace(block, closers=tuple(closer.replace(NONCE, nonce) for closer in block.closers))
-    return replace(opener, marker=opener.marker.replace(NONCE, nonce), block=block)
 
 
 def parse(text: str, tools: Iterable[ToolSpec | Mapping[str, Any]], dialects: Iterable[str] | None = None, **options: Any) -> list[Event]:

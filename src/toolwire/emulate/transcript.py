@@ -1,6 +1,6 @@
 """The history as a model without tools reads it: messages only, calls and results as text with their ids.
 
-Calls stand in the assistant's own words, in the sentinel that the prompt teaches; results come as the user's messages, in call order. Our own
+Calls stand in the assistant's own words, in the form that the prompt teaches; results come as the user's messages, in call order. Our own
 markers inside a tool's output are broken, so that a model that copies them copies no call. Pure; standard library only.
 """
 
@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from toolwire.emulate.dialects.render import sentinel
+from toolwire.emulate.form import Form
 from toolwire.emulate.freeform import wrap
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, Role, TextPart, Turn
+from toolwire.turn import Call, ImagePart, Message, OtherPart, Part, Reasoning, Result, Role, TextPart, Turn
 
 _MARKERS = re.compile(r"<(?=/?(?:tool_call|tool_result|use_tool)\b)")
 _PLAIN = re.compile(r"[\w.:|-]+\Z")  # what may stand between the quotes of an attribute
@@ -41,9 +41,10 @@ def _result_parts(result: Result, name: str | None, nonce: str) -> Iterator[Part
     yield from images
 
 
-def _messages(items: Iterable[Item], nonce: str) -> Iterator[Message]:
+def _messages(turn: Turn, form: Form) -> Iterator[Message]:
     names: dict[str, str] = {}
-    for item in items:
+    schemas = {tool.name: tool.parameters for tool in turn.tools if tool.kind == "function"}
+    for item in turn.items:
         if isinstance(item, Message):
             role: Role = "system" if item.role == "developer" else item.role
             parts = item.parts
@@ -54,9 +55,9 @@ def _messages(items: Iterable[Item], nonce: str) -> Iterator[Message]:
         elif isinstance(item, Call):
             names[item.call_id] = item.name
             arguments = wrap(item.arguments) if item.kind == "custom" else item.arguments
-            yield Message("assistant", (TextPart(sentinel(item.name, arguments, nonce)),))
+            yield Message("assistant", (TextPart(form.write(item.name, arguments, schemas.get(item.name))),))
         elif isinstance(item, Result):
-            yield Message("user", tuple(_result_parts(item, item.name or names.get(item.call_id), nonce)))
+            yield Message("user", tuple(_result_parts(item, item.name or names.get(item.call_id), form.nonce)))
         else:
             assert isinstance(item, Reasoning)  # thoughts of an earlier turn are not repeated: only the provider that made them could use them
 
@@ -73,11 +74,11 @@ def _join(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(out)
 
 
-def transcript(turn: Turn, prompts: Iterable[str], nonce: str) -> tuple[Message, ...]:
+def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message, ...]:
     """The whole request as alternating messages: one system message with the client's own words first, then what Toolwire adds."""
     head: list[Part] = [TextPart(turn.instructions)] if turn.instructions else []
     groups: list[tuple[Role, list[Part]]] = []
-    for message in _messages(turn.items, nonce):
+    for message in _messages(turn, form):
         if message.role == "system" and not groups:
             head += message.parts
         elif groups and groups[-1][0] == message.role:

@@ -33,8 +33,8 @@ class Interpreter:
         self._strange: dict[int, list[str]] = {}  # undeclared calls being read: name, then pieces of arguments
         self._taken = set(plan.known_ids)
         self.ended = False
-        if self._scanner is not None and plan.prefill:
-            self._scanner.feed(plan.prefill)  # the answer begins with what it was made to begin with
+        if self._scanner is not None and plan.begun:
+            self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
 
     def feed(self, batch: list[Event]) -> list[Event]:
         if self._scanner is not None:

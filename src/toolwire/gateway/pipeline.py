@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from toolwire.backends import registry
 from toolwire.backends.base import Backend
 from toolwire.config import Settings
 from toolwire.decode import body as request_body
@@ -23,6 +22,7 @@ from toolwire.decode import responses as decode_responses
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
 from toolwire.gateway.answers import open_answer
+from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.plan import make_plan
@@ -51,16 +51,18 @@ class Gateway:
         self.store = store
         self.parking = Parking(settings.parked)
         self.images = ImageFetcher()
-        self.models: Mapping[str, Backend] = backends or {
-            model.id: registry.build(model.id, model.backend, model.options) for model in settings.models
-        }
-        self.kinds = {model.id: model.backend for model in settings.models}
+        self.catalog = Catalog(settings.models, backends)
         self.observers: list[Callable[[TurnSummary], None]] = []
         self.ids = ids
         self.clock = clock
 
+    @property
+    def models(self) -> Mapping[str, Backend]:
+        """The models that the settings name."""
+        return self.catalog.models
+
     async def start(self) -> None:
-        pass
+        await self.catalog.start()
 
     def drain(self) -> None:
         """No more turns will come: parked runs are given up, so that their continuations replay elsewhere."""
@@ -68,11 +70,12 @@ class Gateway:
 
     async def close(self) -> None:
         await self.parking.close()
-        for backend in self.models.values():
-            await backend.close()
+        await self.catalog.close()
 
     async def ready(self) -> bool:
-        for backend in self.models.values():
+        if any(self.catalog.listed_of(id) for id in self.catalog.sources):
+            return True
+        for backend in self.catalog.all():
             if await backend.ready():
                 return True
         return False
@@ -91,7 +94,7 @@ class Gateway:
             if not backend.capabilities.image_urls:
                 run.turn = turn = await self.images.inline(turn)
             run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
-            run.backend_kind = self.kinds.get(backend.id, "")
+            run.backend_kind = self.catalog.kind(backend.id)
             run.answer = open_answer(turn, body, self.store, caller.key_id, self.ids, self.clock)
             if backend.strategy == "parked" and turn.items:
                 run.claim = self.parking.claim(turn, caller.key_id, resumable=plan.strategy == "parked")
@@ -133,7 +136,7 @@ class Gateway:
 
     def _backend(self, turn: Turn) -> tuple[Turn, Backend]:
         """The backend of the model that was asked for, by its id or another name of it, which may stand for a reasoning effort."""
-        backend = self.models.get(turn.model)
+        backend = self.catalog.find(turn.model)
         if backend is not None:
             return turn, backend
         for other in self.models.values():
@@ -142,7 +145,3 @@ class Gateway:
                 named = turn.sampling if turn.sampling.effort or not effort else replace(turn.sampling, effort=effort)
                 return replace(turn, sampling=named), other
         raise ToolwireError("model_not_found", f"The model '{turn.model[:80]}' does not exist or you do not have access to it.", param="model")
-
-    def listed(self) -> list[str]:
-        """The ids that `/v1/models` shows."""
-        return [name for id, backend in self.models.items() for name in (id, *(one for one in backend.aliases if one not in self.models))]

@@ -1,137 +1,33 @@
 """The plan of a turn: capabilities × request × settings → what the backend is asked, how its answer is read, and a report of every field.
 
-Law 10, no field is ignored in silence: each known field of a request is `honoured`, `emulated`, `ignored` or `refused`, by the table `FIELDS` and
-the capabilities of the backend; the report names those that were not plainly honoured, never a client's own words. Pure, but for the ids that are
-handed in.
+A backend's tools are used as they are (`native`, `parked`), or its decoder is held to calls that fit their schema (`constrained`), or it is taught
+to write calls as text (`emulated`). Pure, but for the ids that are handed in.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toolwire.backends.base import Backend, Capabilities, Strategy
 from toolwire.config import ToolSettings
-from toolwire.decode.tools import HOSTED
 from toolwire.emulate import freeform, prompt
+from toolwire.emulate.dialects import DEFAULT
+from toolwire.emulate.exact import exact
+from toolwire.emulate.form import BARE, Form
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.transcript import text_only, transcript
+from toolwire.gateway.fields import report
 from toolwire.ids import IdFactory
 from toolwire.policy import PolicyRules
-from toolwire.turn import Api, Call, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
 
-Disposition = Literal["honoured", "emulated", "ignored", "refused"]
-Rule = Literal["gateway", "backend", "tools", "choice", "format", "chat_only", "responses_only"]
-
-# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind. `backend`: where the backend lists it.
-# `tools`, `choice`, `format`: by the strategy of the plan. `chat_only`, `responses_only`: by Toolwire on that API, else nowhere.
-FIELDS: dict[str, Rule] = {
-    "model": "gateway",
-    "messages": "gateway",
-    "input": "gateway",
-    "instructions": "gateway",
-    "stream": "gateway",
-    "stream_options": "gateway",
-    "n": "chat_only",
-    "previous_response_id": "responses_only",
-    "store": "responses_only",
-    "metadata": "responses_only",
-    "tools": "tools",
-    "functions": "tools",
-    "tool_choice": "choice",
-    "function_call": "choice",
-    "parallel_tool_calls": "gateway",
-    "response_format": "format",
-    "text": "format",
-    **dict.fromkeys(
-        (
-            "temperature",
-            "top_p",
-            "max_tokens",
-            "max_completion_tokens",
-            "max_output_tokens",
-            "stop",
-            "seed",
-            "presence_penalty",
-            "frequency_penalty",
-            "logit_bias",
-            "logprobs",
-            "top_logprobs",
-            "reasoning_effort",
-            "reasoning",
-            "verbosity",
-            "user",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "service_tier",
-            "truncation",
-            "include",
-            "max_tool_calls",
-            "modalities",
-            "audio",
-            "prediction",
-            "web_search_options",
-            "prompt_cache_options",
-            "context_management",
-            "moderation",
-        ),
-        "backend",
-    ),
-    "background": "gateway",
-    "conversation": "gateway",
-    "prompt": "gateway",
-}
-ONLY: dict[str, Api] = {
-    **dict.fromkeys(
-        (
-            "messages",
-            "functions",
-            "function_call",
-            "response_format",
-            "max_tokens",
-            "max_completion_tokens",
-            "stop",
-            "seed",
-            "presence_penalty",
-            "frequency_penalty",
-            "logit_bias",
-            "logprobs",
-            "reasoning_effort",
-            "verbosity",
-            "modalities",
-            "audio",
-            "prediction",
-            "web_search_options",
-            "n",
-        ),
-        "chat",
-    ),
-    **dict.fromkeys(
-        (
-            "input",
-            "instructions",
-            "text",
-            "reasoning",
-            "max_output_tokens",
-            "max_tool_calls",
-            "truncation",
-            "include",
-            "previous_response_id",
-            "background",
-            "conversation",
-            "prompt",
-            "context_management",
-        ),
-        "responses",
-    ),
-}
-"""Fields that only one API has; sent to the other they mean nothing there."""
-_NOTE = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
 _NONE = ToolChoice("none")
+_NO_FORM = Form("sentinel", "")
+MOST_CALLS = 8
+"""So many calls a decoder may be led to write in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +42,11 @@ class Plan:
     customs: frozenset[str] = frozenset()
     required: bool = False
     choice: ToolChoice = _NONE
-    nonce: str = ""
-    prefill: str = ""
+    form: Form = _NO_FORM
+    begun: str = ""
+    """What the answer begins with, before the backend writes anything."""
+    prefilled: bool = False
+    """The turn's last message is the beginning of the answer."""
     hold_calls: bool = False
     declared: ToolRegistry | None = None
     """The tools that may be called; None: whatever the backend calls goes out."""
@@ -160,41 +59,49 @@ class Plan:
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
         """The same turn once more, with what the model wrote and one corrective message."""
         said = (Message("assistant", (TextPart(answer),)),) if answer.strip() else ()
-        items = self.turn.items[:-1] if self.prefill else self.turn.items
-        asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, self.nonce)),))
-        again = (*items, *said, asked)
-        if self.prefill:
-            again = (*again, Message("assistant", (TextPart(self.prefill),)))
-        return replace(self.turn, items=again)
+        items, begun = (self.turn.items[:-1], self.turn.items[-1:]) if self.prefilled else (self.turn.items, ())
+        asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, self.form)),))
+        return replace(self.turn, items=(*items, *said, asked, *begun))
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
     """Decides how this turn is served."""
     capabilities = backend.capabilities
     offered = turn.offered()
-    emulated = backend.strategy == "emulated"
-    strategy: Strategy = backend.strategy if offered else "none"
-    rules = _rules(turn, settings, emulated) if offered else PolicyRules()
+    way = _way(turn, backend.strategy, capabilities)
+    as_text = way in ("emulated", "constrained")
+    strategy: Strategy = way if offered else "none"
+    rules = _rules(turn, settings, as_text) if offered else PolicyRules()
     plan = Plan(
         strategy,
         turn,
         rules,
-        report=_report(turn, capabilities, strategy),
+        report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
         declared=None if settings.unknown_tool == "forward" else ToolRegistry(turn.tools if offered else ()),
         unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset(item.call_id for item in turn.items if isinstance(item, Call)),
     )
-    return _emulate(plan, turn, offered, capabilities, settings, ids, backend) if emulated else _pass_on(plan, turn, capabilities, settings)
+    return _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities, settings)
 
 
-def _rules(turn: Turn, settings: ToolSettings, emulated: bool) -> PolicyRules:
-    stop_after = settings.stop_after if settings.stop_after != "auto" else "burst" if emulated else "off"
+def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
+    """How this turn's tools are served: the backend's own way, but for what that way can not do for this turn."""
+    required = turn.tool_choice.mode == "required"
+    if strategy == "native" and required and not capabilities.tool_choice and capabilities.constrain:
+        return "constrained"
+    if strategy == "constrained" and not required and "text" not in capabilities.constrain:
+        return "emulated"
+    return strategy
+
+
+def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
+    stop_after = settings.stop_after if settings.stop_after != "auto" else "burst" if as_text else "off"
     return PolicyRules(
         stop_after=stop_after,
         max_calls=settings.max_calls,
         dedup=settings.dedup,
-        suppress_tail=emulated if settings.suppress_tail == "auto" else settings.suppress_tail == "on",
+        suppress_tail=as_text if settings.suppress_tail == "auto" else settings.suppress_tail == "on",
         parallel=turn.parallel and settings.parallel,
         legacy=turn.legacy_functions,
     )
@@ -224,39 +131,77 @@ def _as_function_item(item: Item) -> Item:
 # --- backends without ------------------------------------------------------------------------------------------------------------------------
 
 
-def _emulate(
-    plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], capabilities: Capabilities, settings: ToolSettings, ids: IdFactory, backend: Backend
-) -> Plan:
+def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
+    """The turn as messages only, tools and calls told in words; the answer's text is scanned for calls."""
+    capabilities = backend.capabilities
     output = prompt.output_prompt(turn.output) if not capabilities.schema else ""
     has_calls = any(isinstance(item, Call | Result) for item in turn.items)
     if not offered and not output and not has_calls:
         return replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
-    nonce = prompt.mint_nonce(ids, turn)
+    dialects = capabilities.dialects or DEFAULT
+    constrained = plan.strategy == "constrained"
+    form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, turn))
     tools = tuple(map(freeform.as_function, offered))
     choice = turn.tool_choice
-    teaching = prompt.tools_prompt(tools, choice, parallel=plan.rules.parallel and not plan.rules.legacy, nonce=nonce) if tools else ""
-    asked = text_only(turn, transcript(turn, (teaching, output), nonce))
+    parallel = plan.rules.parallel and not plan.rules.legacy
+    teaching = prompt.tools_prompt(tools, choice, form, parallel=parallel) if tools else ""
+    asked = text_only(turn, transcript(turn, (teaching, output), form))
     if output:
         asked = replace(asked, output=OutputFormat())
     if not tools:
-        return replace(plan, turn=asked, nonce=nonce)
+        return replace(plan, turn=asked, form=form)
     required = choice.mode == "required"
-    prefill = prompt.prefill(choice, nonce) if required and capabilities.prefill else ""
-    if prefill:
-        asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(prefill),))))
+    begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
+    if constrained:
+        begun = _begun(tools, form, required and capabilities.prefill)
+        asked = replace(asked, constraint=_constraint(tools, form, required, plan.rules, begun), output=OutputFormat() if required else asked.output)
+        tools = _checked(tools)
+    prefilled = bool(begun) and form.dialect != BARE
+    if prefilled:
+        asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
     return replace(
         plan,
         turn=asked,
-        scanner=_scanner(tools, turn, settings, nonce, getattr(getattr(backend, "options", None), "dialects", None)),
+        scanner=_scanner(tools, turn, settings, form, dialects if form.dialect != BARE else ("sentinel",), eager=constrained),
         customs=frozenset(tool.name for tool in offered if tool.kind == "custom"),
         required=required,
-        nonce=nonce,
-        prefill=prefill,
+        form=form,
+        begun=begun,
+        prefilled=prefilled,
     )
 
 
+def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
+    """The dialect that the model is told to write; in a constrained answer it is what the decoder can be held to."""
+    if constrained:
+        return "sentinel" if "text" in capabilities.constrain else BARE
+    return "sentinel" if "sentinel" in dialects else dialects[0]
+
+
+def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
+    """A bare answer is read as if its marker stood before it. A prefilled one begins as far as it is known what it will be."""
+    if form.dialect == BARE:
+        return form.opening
+    if not prefill:
+        return ""
+    return form.opening + (Constraint.head(tools[0]) if len(tools) == 1 else "")
+
+
+def _constraint(tools: tuple[ToolSpec, ...], form: Form, required: bool, rules: PolicyRules, begun: str) -> Constraint:
+    if form.dialect == BARE:
+        return Constraint(tools, "", "", True)
+    one = not rules.parallel or rules.legacy or rules.stop_after == "first"
+    calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
+    return Constraint(tools, form.opening, form.closing, required, calls, begun)
+
+
+def _checked(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    """Calls of tools whose schema says more than a decoder can be held to wait until they are complete, and are checked."""
+    return tuple(replace(tool, strict=not exact(tool.parameters)) for tool in tools)
+
+
 def _scanner(
-    tools: tuple[ToolSpec, ...], turn: Turn, settings: ToolSettings, nonce: str, dialects: Sequence[str] | None
+    tools: tuple[ToolSpec, ...], turn: Turn, settings: ToolSettings, form: Form, dialects: Sequence[str], eager: bool
 ) -> Callable[[], ToolCallParser]:
     check = None
     if any(tool.strict for tool in tools):
@@ -264,60 +209,18 @@ def _scanner(
 
         check = SchemaCheck(tools)
     quoted = turn.texts()
-    chosen = ("sentinel",) if settings.strict_sentinel else dialects
+    chosen = ("sentinel",) if settings.strict_sentinel and form.dialect == "sentinel" else dialects
+    mode: Literal["eager", "validated"] = "eager" if settings.arguments == "eager" or (eager and settings.arguments == "auto") else "validated"
 
     def make() -> ToolCallParser:
         return ToolCallParser(
             tools,
             chosen,
-            "eager" if settings.arguments == "eager" else "validated",
-            nonce,
+            mode,
+            form.nonce,
             quoted,
             unknown_tool=settings.unknown_tool,
             check=check,
         )
 
     return make
-
-
-# --- the report ----------------------------------------------------------------------------------------------------------------------------------
-
-
-def _report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
-    out: dict[str, str] = {}
-    for name in sorted(turn.sent):
-        if name not in FIELDS:
-            out["unknown_fields"] = "ignored"
-            continue
-        disposition = _disposition(name, FIELDS[name], turn, capabilities, strategy)
-        if disposition != "honoured":
-            out[name] = disposition
-    if strategy in ("native", "parked") and not capabilities.strict and any(tool.strict for tool in turn.offered()):
-        out["tools.strict"] = "ignored"
-    for name, what in turn.notes:
-        group, _, rest = name.partition(".")
-        if rest and group == "tools" and rest not in HOSTED and rest not in ("namespace", "unknown"):
-            name = "tools.unknown"
-        if _NOTE.match(name):
-            out[name] = what
-    return tuple(out.items())
-
-
-def _disposition(name: str, rule: Rule, turn: Turn, capabilities: Capabilities, strategy: Strategy) -> Disposition:
-    if ONLY.get(name, turn.api) != turn.api:
-        return "ignored"
-    if rule == "backend":
-        return "honoured" if name in capabilities.fields else "ignored"
-    if rule in ("tools", "choice"):
-        if strategy == "none":
-            return "honoured"
-        if strategy != "native":
-            return "emulated" if strategy == "emulated" else "honoured"
-        return "honoured" if rule == "tools" or capabilities.tool_choice or turn.tool_choice.mode == "auto" else "ignored"
-    if rule == "format":
-        return "honoured" if turn.output.type == "text" or capabilities.schema else "emulated"
-    if rule == "chat_only":
-        return "honoured" if turn.api == "chat" else "ignored"
-    if rule == "responses_only":
-        return "honoured" if turn.api == "responses" else "ignored"
-    return "honoured"

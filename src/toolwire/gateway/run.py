@@ -21,7 +21,7 @@ from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.parked import Claim
-from toolwire.gateway.plan import Plan
+from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.policy import Policy
 from toolwire.turn import Api, Turn
@@ -60,22 +60,41 @@ class Run:
     # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
 
     async def _events(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
-        """What one choice of the answer is made of."""
-        policy = Policy(plan.rules)
-        self._policies.append(policy)
-        xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
-        grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
-        source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self._gateway.ids)
-        async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
-            async for batch in batches:
-                batch = policy.feed(batch)
-                if policy.cut:
-                    batch = [*batch, *policy.end()]
-                if xml is not None:
-                    batch = xml.feed(batch)
-                yield batch
-                if policy.cut:
-                    return
+        """What one choice of the answer is made of. A backend that refuses tools, and knows another way from then on, is asked again in that way."""
+        while True:
+            refused = False
+            policy = Policy(plan.rules)
+            self._policies.append(policy)
+            xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
+            grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
+            source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self._gateway.ids)
+            async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
+                async for batch in batches:
+                    if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
+                        refused = True
+                        break
+                    batch = policy.feed(batch)
+                    if policy.cut:
+                        batch = [*batch, *policy.end()]
+                    if xml is not None:
+                        batch = xml.feed(batch)
+                    yield batch
+                    if policy.cut:
+                        return
+            if not refused:
+                return
+            self._policies.remove(policy)
+            assert self.plan is not None
+            plan = self.plan
+
+    def _replan(self, plan: Plan, backend: Backend) -> bool:
+        """Whether the backend now offers another way than the one it refused."""
+        assert self.turn is not None
+        again = make_plan(self.turn, backend, self._gateway.settings.tools, self._gateway.ids)
+        if again.strategy == plan.strategy:
+            return False
+        self.plan = again
+        return True
 
     def _live(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
         assert self.turn is not None

@@ -325,7 +325,7 @@ async def test_names_that_codex_does_not_take_travel_under_another(table: Any, j
 async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies(table: Any, make: Make, new_codex: str, provider: Any) -> None:
     provider.play(provider.text("hi"))
     gateway = Gateway(Settings(), backends={"codex": make(new_codex)})
-    assert gateway.listed()[:3] == ["codex", "codex-low", "codex-medium"]
+    assert gateway.catalog.listed()[:3] == ["codex", "codex-low", "codex-medium"]
     table.gateway = gateway
     for name, effort in (("codex-high", "high"), ("gpt-5.2-codex-L", "low"), ("codex-5-medium", "medium"), ("codex", None)):
         body = await table.body("chat", {"model": name, "messages": [{"role": "user", "content": "?"}]})

@@ -42,6 +42,7 @@ class CodexBackend:
 
     def __init__(self, id: str, options: CodexOptions | None = None) -> None:
         self.id = id
+        self._text_only = replace(_TEXT_ONLY, dialects=(options.dialects if options else None) or ())
         self.options = options or CodexOptions()
         self._home: Home | None = None
         self._pool: Pool | None = None
@@ -54,7 +55,7 @@ class CodexBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return _TEXT_ONLY if self.strategy == "emulated" else _NATIVE
+        return self._text_only if self.strategy == "emulated" else _NATIVE
 
     @property
     def aliases(self) -> Sequence[str]:

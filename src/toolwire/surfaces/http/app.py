@@ -58,7 +58,7 @@ def create_app(gateway: Gateway, settings: Settings, store: Store | None) -> App
 class App:
     def __init__(self, gateway: Gateway, settings: Settings, store: Store | None) -> None:
         self.draining = False
-        self.metrics = Metrics(frozenset(gateway.listed()))
+        self.metrics = Metrics(gateway.catalog)
         self._gateway = gateway
         self._gate = Gate(settings.server)
         self._keep_alive_s = settings.server.keep_alive_s
@@ -158,7 +158,7 @@ class App:
     # --- everything else -------------------------------------------------------------------------------------------------------------------
 
     def _cold_routes(self, gateway: Gateway, store: Store | None) -> Router:
-        models, responses = Models(gateway.listed()), Responses(store)
+        models, responses = Models(gateway.catalog), Responses(store)
         return Router(
             [
                 Route("/", self._hello),

@@ -1,14 +1,14 @@
-"""GET /v1/models and /v1/models/{id}: the configured models, without touching a backend."""
+"""GET /v1/models and /v1/models/{id}: the configured models and those that servers told of, without touching a backend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from toolwire.errors import ToolwireError
+from toolwire.gateway.catalog import Catalog
 
 CREATED = 1_763_164_800
 """Models are configured, not made: one constant for all, so that the list never changes between two requests."""
@@ -19,14 +19,14 @@ def model_object(id: str) -> dict[str, Any]:
 
 
 class Models:
-    def __init__(self, ids: Iterable[str]) -> None:
-        self._ids = tuple(ids)
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     async def all(self, request: Request, key_id: str) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [model_object(id) for id in self._ids]})
+        return JSONResponse({"object": "list", "data": [model_object(id) for id in self._catalog.listed()]})
 
     async def one(self, request: Request, key_id: str) -> JSONResponse:
         id = request.path_params["id"]
-        if id not in self._ids:
+        if id not in self._catalog:
             raise ToolwireError("model_not_found", f"The model '{id[:200]}' does not exist or you do not have access to it.", param="model")
         return JSONResponse(model_object(id))

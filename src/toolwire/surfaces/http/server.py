@@ -34,14 +34,19 @@ FORCED = 130
 log = logging.getLogger("toolwire.http")
 
 
-def serve(settings: Settings, make_gateway: Callable[[Settings, Store], Gateway] | None = None) -> int:
-    """Serves until told to stop; gives the exit status. Raises ConfigError or ToolwireError where it can not start."""
+def serve(
+    settings: Settings, make_gateway: Callable[[Settings, Store], Gateway] | None = None, announce: Callable[[Gateway], None] | None = None
+) -> int:
+    """Serves until told to stop; gives the exit status. Raises ConfigError or ToolwireError where it can not start.
+
+    `announce` tells the person what is there, before the line that says where.
+    """
     if settings.server.workers > 1:
         raise ConfigError("server.workers: more than one worker process is not supported yet; run several servers behind a load balancer")
     sockets = bind(settings.server.host, settings.server.port)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, sockets, make_gateway or _gateway))
+            return runner.run(_serve(settings, sockets, make_gateway or _gateway, announce or _silent))
     finally:
         for each in sockets:
             each.close()
@@ -51,7 +56,13 @@ def _gateway(settings: Settings, store: Store) -> Gateway:
     return Gateway(settings, store=store)
 
 
-async def _serve(settings: Settings, sockets: list[socket.socket], make_gateway: Callable[[Settings, Store], Gateway]) -> int:
+def _silent(gateway: Gateway) -> None:
+    pass
+
+
+async def _serve(
+    settings: Settings, sockets: list[socket.socket], make_gateway: Callable[[Settings, Store], Gateway], announce: Callable[[Gateway], None]
+) -> int:
     store = Store(settings.store.url)
     try:
         await store.open()
@@ -59,6 +70,7 @@ async def _serve(settings: Settings, sockets: list[socket.socket], make_gateway:
         await gateway.start()
         try:
             app = create_app(gateway, settings, store)
+            announce(gateway)
             line = f"listening on {base_url(settings.server.host, sockets[0].getsockname()[1])}"
             server = DrainingServer(app, settings.server.drain_s, lambda: print(line, flush=True))
             await server.serve(sockets=sockets)

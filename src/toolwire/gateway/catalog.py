@@ -1,0 +1,137 @@
+"""The models that are served: those that the settings name, and those of whole servers.
+
+A model whose settings say `model = "*"` is a server: each of its models is offered as `ID/NAME`, opened when it is first asked for. The names are
+listed in the background and kept, so that `/v1/models` answers at once and a server that is down for a moment loses no name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from toolwire.backends import registry
+from toolwire.backends.base import Backend, Source
+from toolwire.config import ModelSettings
+from toolwire.errors import ToolwireError
+
+log = logging.getLogger("toolwire.gateway")
+FRESH_S = 30.0
+"""So long a server's list is taken as it is."""
+FIRST_LOOK_S = 1.0
+OPENED = 64
+"""So many models of servers are kept open; the one that was asked for longest ago is closed first."""
+LONGEST_NAME = 200
+
+
+class Catalog:
+    def __init__(self, settings: Iterable[ModelSettings], given: Mapping[str, Backend] | None = None) -> None:
+        settings = tuple(settings)
+        self.kinds = {model.id: model.backend for model in settings}
+        self.models: dict[str, Backend] = dict(given or {})
+        self.sources: dict[str, Source] = {}
+        for model in () if given else settings:
+            if registry.is_source(model.backend, model.options):
+                self.sources[model.id] = registry.build_source(model.id, model.backend, model.options)
+            else:
+                self.models[model.id] = registry.build(model.id, model.backend, model.options)
+        self._names: dict[str, tuple[str, ...]] = dict.fromkeys(self.sources, ())
+        self._known: frozenset[str] | None = None
+        self._looked = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._opened: OrderedDict[str, Backend] = OrderedDict()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    # --- finding -------------------------------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Backend | None:
+        """The model of this id, as configured or as one of a server's."""
+        return self.models.get(name) or self._of_source(name)
+
+    def _of_source(self, name: str) -> Backend | None:
+        id, _, inner = name.partition("/")
+        source = self.sources.get(id)
+        if source is None or not inner or len(inner) > LONGEST_NAME:
+            return None
+        if name in self._opened:
+            self._opened.move_to_end(name)
+            return self._opened[name]
+        backend = self._opened[name] = source.model(inner)
+        if len(self._opened) > OPENED:
+            task = asyncio.ensure_future(self._opened.popitem(last=False)[1].close())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        return backend
+
+    def __contains__(self, name: object) -> bool:
+        """Whether this is one of the ids that are listed."""
+        if self._known is None:
+            self._known = frozenset(self._ids())
+        return name in self._known
+
+    def kind(self, id: str) -> str:
+        """The name of the backend that serves this id."""
+        return self.kinds.get(id) or self.kinds.get(id.partition("/")[0], "")
+
+    def offered(self) -> Iterable[tuple[str, Backend]]:
+        """Every id with what serves it, other names of the same model left out."""
+        yield from self.models.items()
+        for id, source in self.sources.items():
+            yield from ((f"{id}/{name}", source.model(name)) for name in self._names[id])
+
+    def all(self) -> Iterable[Backend]:
+        yield from self.models.values()
+        yield from self._opened.values()
+
+    # --- listing -------------------------------------------------------------------------------------------------------------------------------
+
+    def listed(self) -> list[str]:
+        """The ids that `/v1/models` shows. What is old is looked up again meanwhile."""
+        if self.sources and time.monotonic() - self._looked > FRESH_S:
+            self._look()
+        return list(self._ids())
+
+    def _ids(self) -> Iterable[str]:
+        for id, backend in self.models.items():
+            yield id
+            yield from (name for name in backend.aliases if name not in self.models)
+        for id, names in self._names.items():
+            yield from (f"{id}/{name}" for name in names)
+
+    def listed_of(self, id: str) -> tuple[str, ...]:
+        return self._names[id]
+
+    async def start(self) -> None:
+        """Looks the servers up for the first time; a slow one does not hold the start up."""
+        if self.sources:
+            await asyncio.wait({self._look()}, timeout=FIRST_LOOK_S)
+
+    def _look(self) -> asyncio.Task[None]:
+        if self._looking is None or self._looking.done():
+            self._looked = time.monotonic()
+            self._looking = asyncio.ensure_future(self._refresh())
+        return self._looking
+
+    async def _refresh(self) -> None:
+        await asyncio.gather(*(self._refresh_one(id, source) for id, source in self.sources.items()))
+
+    async def _refresh_one(self, id: str, source: Source) -> None:
+        try:
+            self._names[id] = tuple(await source.names())
+            self._known = None
+        except ToolwireError as error:
+            log.info("the models of %s could not be listed: %s", id, error)
+        except Exception:
+            log.exception("the models of %s could not be listed", id)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        for backend in self.all():
+            await backend.close()
+        for source in self.sources.values():
+            await source.close()

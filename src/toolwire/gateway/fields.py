@@ -1,0 +1,166 @@
+"""The fields of both APIs, and what becomes of each.
+
+Law 10, no field is ignored in silence: each known field of a request is `honoured`, `constrained` or `emulated` (served in another way than the
+backend's own), `ignored` or `refused`, by the table `FIELDS` and the capabilities of the backend. The report names those that were not plainly
+honoured, never a client's own words. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from toolwire.backends.base import Capabilities, Strategy
+from toolwire.decode.tools import HOSTED
+from toolwire.turn import Api, Turn
+
+Disposition = Literal["honoured", "constrained", "emulated", "ignored", "refused"]
+Rule = Literal["gateway", "backend", "tools", "choice", "format", "chat_only", "responses_only"]
+
+# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind. `backend`: where the backend lists it.
+# `tools`, `choice`, `format`: by the strategy of the plan. `chat_only`, `responses_only`: by Toolwire on that API, else nowhere.
+FIELDS: dict[str, Rule] = {
+    "model": "gateway",
+    "messages": "gateway",
+    "input": "gateway",
+    "instructions": "gateway",
+    "stream": "gateway",
+    "stream_options": "gateway",
+    "n": "chat_only",
+    "previous_response_id": "responses_only",
+    "store": "responses_only",
+    "metadata": "responses_only",
+    "tools": "tools",
+    "functions": "tools",
+    "tool_choice": "choice",
+    "function_call": "choice",
+    "parallel_tool_calls": "gateway",
+    "response_format": "format",
+    "text": "format",
+    **dict.fromkeys(
+        (
+            "temperature",
+            "top_p",
+            "max_tokens",
+            "max_completion_tokens",
+            "max_output_tokens",
+            "stop",
+            "seed",
+            "presence_penalty",
+            "frequency_penalty",
+            "logit_bias",
+            "logprobs",
+            "top_logprobs",
+            "reasoning_effort",
+            "reasoning",
+            "verbosity",
+            "user",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "service_tier",
+            "truncation",
+            "include",
+            "max_tool_calls",
+            "modalities",
+            "audio",
+            "prediction",
+            "web_search_options",
+            "prompt_cache_options",
+            "context_management",
+            "moderation",
+        ),
+        "backend",
+    ),
+    "background": "gateway",
+    "conversation": "gateway",
+    "prompt": "gateway",
+}
+ONLY: dict[str, Api] = {
+    **dict.fromkeys(
+        (
+            "messages",
+            "functions",
+            "function_call",
+            "response_format",
+            "max_tokens",
+            "max_completion_tokens",
+            "stop",
+            "seed",
+            "presence_penalty",
+            "frequency_penalty",
+            "logit_bias",
+            "logprobs",
+            "reasoning_effort",
+            "verbosity",
+            "modalities",
+            "audio",
+            "prediction",
+            "web_search_options",
+            "n",
+        ),
+        "chat",
+    ),
+    **dict.fromkeys(
+        (
+            "input",
+            "instructions",
+            "text",
+            "reasoning",
+            "max_output_tokens",
+            "max_tool_calls",
+            "truncation",
+            "include",
+            "previous_response_id",
+            "background",
+            "conversation",
+            "prompt",
+            "context_management",
+        ),
+        "responses",
+    ),
+}
+"""Fields that only one API has; sent to the other they mean nothing there."""
+_NOTE = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
+
+
+def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
+    out: dict[str, str] = {}
+    for name in sorted(turn.sent):
+        if name not in FIELDS:
+            out["unknown_fields"] = "ignored"
+            continue
+        disposition = _disposition(name, FIELDS[name], turn, capabilities, strategy)
+        if disposition != "honoured":
+            out[name] = disposition
+    if strategy in ("native", "parked") and not capabilities.strict and any(tool.strict for tool in turn.offered()):
+        out["tools.strict"] = "ignored"
+    for name, what in turn.notes:
+        group, _, rest = name.partition(".")
+        if rest and group == "tools" and rest not in HOSTED and rest not in ("namespace", "unknown"):
+            name = "tools.unknown"
+        if _NOTE.match(name):
+            out[name] = what
+    return tuple(out.items())
+
+
+def _disposition(name: str, rule: Rule, turn: Turn, capabilities: Capabilities, strategy: Strategy) -> Disposition:
+    if ONLY.get(name, turn.api) != turn.api:
+        return "ignored"
+    if rule == "backend":
+        return "honoured" if name in capabilities.fields else "ignored"
+    if rule in ("tools", "choice"):
+        if strategy == "none":
+            return "honoured"
+        if strategy == "emulated" or (strategy == "constrained" and rule == "tools"):
+            return strategy
+        if strategy != "native":
+            return "honoured"
+        return "honoured" if rule == "tools" or capabilities.tool_choice or turn.tool_choice.mode == "auto" else "ignored"
+    if rule == "format":
+        return "honoured" if turn.output.type == "text" or capabilities.schema else "emulated"
+    if rule == "chat_only":
+        return "honoured" if turn.api == "chat" else "ignored"
+    if rule == "responses_only":
+        return "honoured" if turn.api == "responses" else "ignored"
+    return "honoured"

@@ -1,0 +1,111 @@
+"""The models that are served: those of the settings, and those of whole servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from toolwire.backends import registry
+from toolwire.backends.base import Backend
+from toolwire.config import ModelSettings, Settings
+from toolwire.errors import ToolwireError
+from toolwire.gateway import catalog as catalog_module
+from toolwire.gateway.catalog import Catalog
+from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.testing import ScriptedBackend, ScriptedOptions
+
+
+class Shelf:
+    """A server with scripted models."""
+
+    def __init__(self, id: str, options: dict[str, Any]) -> None:
+        self.id = id
+        self.told: Sequence[str] | Exception = ("tiny", "family/big")
+        self.asked = 0
+        self.closed: list[str] = []
+
+    async def names(self) -> Sequence[str]:
+        self.asked += 1
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+    def model(self, name: str) -> Backend:
+        shelf = self
+
+        class Book(ScriptedBackend):
+            async def close(self) -> None:
+                shelf.closed.append(name)
+
+        return Book(f"{self.id}/{name}", ScriptedOptions(script=f"say I am {name}."))
+
+    async def close(self) -> None:
+        self.closed.append("server")
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    made = Shelf("shelf", {})
+    monkeypatch.setattr(registry, "build_source", lambda id, backend, options: made)
+    return made
+
+
+SETTINGS = (ModelSettings("demo", "scripted"), ModelSettings("shelf", "openai", {"model": "*", "base_url": "http://127.0.0.1:9/v1"}))
+
+
+async def test_a_servers_models_are_listed_behind_the_configured_ones(shelf: Shelf) -> None:
+    catalog = Catalog(SETTINGS)
+    await catalog.start()
+    assert catalog.listed() == ["demo", "shelf/tiny", "shelf/family/big"]
+    assert "shelf/tiny" in catalog and "shelf/other" not in catalog and catalog.kind("shelf/tiny") == "openai"
+    await catalog.close()
+
+
+async def test_a_servers_model_answers_under_its_own_id(shelf: Shelf) -> None:
+    gateway = Gateway(Settings(models=SETTINGS))
+    await gateway.start()
+    body = b'{"model": "shelf/family/big", "messages": [{"role": "user", "content": "?"}]}'
+    answer = await gateway.respond("chat", body, Caller())
+    assert b"I am family/big." in (answer.body or b"")
+    with pytest.raises(ToolwireError, match="does not exist"):
+        await gateway.respond("chat", body.replace(b"shelf/family/big", b"shelf/"), Caller())
+    await gateway.close()
+    assert shelf.closed == ["family/big", "server"]
+
+
+async def test_a_server_that_is_down_for_a_moment_loses_no_name(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog(SETTINGS)
+    await catalog.start()
+    monkeypatch.setattr(catalog_module, "FRESH_S", 0.0)
+    shelf.told = ToolwireError("backend_unavailable", "gone")
+    assert len(catalog.listed()) == 3
+    await asyncio.sleep(0)
+    shelf.told = ("new",)
+    while "shelf/new" not in catalog.listed():
+        await asyncio.sleep(0.001)
+    assert "shelf/tiny" not in catalog
+    await catalog.close()
+
+
+async def test_a_list_that_is_fresh_is_not_asked_for_again(shelf: Shelf) -> None:
+    catalog = Catalog(SETTINGS)
+    await catalog.start()
+    for _ in range(5):
+        catalog.listed()
+    assert shelf.asked == 1
+    await catalog.close()
+
+
+async def test_only_so_many_of_a_servers_models_stay_open(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "OPENED", 2)
+    catalog = Catalog(SETTINGS)
+    first = catalog.find("shelf/a")
+    assert catalog.find("shelf/a") is first
+    for name in ("b", "a", "c"):
+        catalog.find(f"shelf/{name}")
+    await asyncio.sleep(0)
+    assert shelf.closed == ["b"] and catalog.find("shelf/a") is first
+    await catalog.close()

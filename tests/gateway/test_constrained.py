@@ -1,0 +1,208 @@
+"""Turns whose decoder is held to calls: what the backend is asked for, how the answer is read, and what happens when a server refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.errors import ToolwireError
+from toolwire.events import Failure
+from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.testing.judges import Judge
+from toolwire.turn import Turn
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("get_weather", "get_time")]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+CALL = 'call get_weather {"city": "Paris"}'
+
+
+def asks(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Weather?"}], "tools": TOOLS, **fields}
+
+
+def calls(body: dict[str, Any]) -> list[tuple[str, str]]:
+    message = body["choices"][0]["message"]
+    return [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or []]
+
+
+def report(answer: Any) -> str:
+    return str(dict(answer.headers)[b"x-toolwire-report"], "ascii")
+
+
+# --- what the backend is asked for -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
+async def test_text_with_calls_in_it_is_held_where_the_decoder_can_hold_it(table: Any, choice: Any, prefill: bool) -> None:
+    table.play(CALL, tools="constrained", prefill=prefill)
+    assert calls(await table.body("chat", asks(tool_choice=choice))) == [("get_weather", '{"city": "Paris"}')]
+    turn = table.backend.seen[-1]
+    held = turn.constraint
+    assert held.opening.startswith("<tool_call:") and held.closing.endswith(">") and turn.tools == ()
+    assert held.required == (choice != "auto") and held.calls > 1
+    assert [tool.name for tool in held.tools] == (["get_weather"] if choice is NAMED else ["get_weather", "get_time"])
+    last = turn.items[-1].parts[-1].text
+    expected = held.opening + ('{"name": "get_weather", "arguments": ' if choice is NAMED else "") if prefill and choice != "auto" else ""
+    assert held.begun == expected and (not expected or last == expected)
+
+
+async def test_a_whole_answer_is_one_call_where_only_that_can_be_held(table: Any) -> None:
+    table.play(CALL, tools="constrained", holds=("call",))
+    assert calls(await table.body("chat", asks(tool_choice="required"))) == [("get_weather", '{"city": "Paris"}')]
+    turn = table.backend.seen[-1]
+    assert turn.constraint.opening == turn.constraint.closing == turn.constraint.begun == "" and turn.constraint.required
+    assert "this object" in turn.texts()[0] and "<tool_call" not in turn.texts()[0]
+
+
+async def test_a_free_answer_is_emulated_where_only_whole_calls_can_be_held(table: Any) -> None:
+    table.play("say Hello.", tools="constrained", holds=("call",))
+    answer = await table.answer("chat", asks())
+    assert table.backend.seen[-1].constraint is None and "tools=emulated" in report(answer)
+
+
+@pytest.mark.parametrize("fields", [{"parallel_tool_calls": False}, {"tool_choice": "required", "parallel_tool_calls": False}])
+async def test_one_call_is_all_that_is_held_where_one_was_asked_for(table: Any, fields: Any) -> None:
+    table.play(CALL, tools="constrained")
+    await table.body("chat", asks(**fields))
+    assert table.backend.seen[-1].constraint.calls == 1
+
+
+async def test_the_report_says_how_tools_were_served(table: Any) -> None:
+    table.play(CALL, tools="constrained")
+    assert report(await table.answer("chat", asks(tool_choice="required"))) == "tools=constrained"
+
+
+async def test_without_tools_nothing_is_held(table: Any) -> None:
+    table.play("say Hello.", tools="constrained")
+    await table.body("chat", {"messages": [{"role": "user", "content": "?"}]})
+    assert table.backend.seen[-1].constraint is None
+
+
+# --- how the answer is read --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holds", [("text",), ("call",)])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_arguments_are_sent_while_they_are_decoded(table: Any, judge: Judge, api: Any, holds: Any) -> None:
+    table.play(f"chunk 3\n{CALL}", tools="constrained", holds=holds)
+    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]  # type: ignore[dict-item]
+    request = asks(tool_choice="required") if api == "chat" else {"input": "Weather?", "tools": flat, "tool_choice": "required", "store": False}
+    raw = await table.stream(api, request)
+    judge.stream(raw, api)
+    assert raw.count(b"arguments.delta" if api == "responses" else b'"arguments":') > 4
+
+
+@pytest.mark.parametrize("holds", [("text",), ("call",)])
+async def test_a_call_that_is_cut_is_never_a_completed_one(table: Any, holds: Any) -> None:
+    table.play('call get_weather {"city": "Par\nfinish length', tools="constrained", holds=holds)
+    body = await table.body("chat", asks(tool_choice="required"))
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert all(arguments == '{"city": "Par' for _, arguments in calls(body))
+
+
+async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_the_call_is_complete(table: Any) -> None:
+    unheld = {**CITY, "properties": {"city": {"type": "string", "not": {"const": "Paris"}}}}
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": unheld}}]
+    table.play(f'{CALL}\n---\ncall get_weather {{"city": "Rome"}}', tools="constrained")
+    body = await table.body("chat", asks(tools=tools, tool_choice="required"))
+    assert calls(body) == [("get_weather", '{"city": "Rome"}')] and len(table.backend.seen) == 2
+
+
+# --- a backend that refuses ----------------------------------------------------------------------------------------------------------------------
+
+
+class Refusing(ScriptedBackend):
+    """Learns, turn by turn, that it can do less than it thought."""
+
+    def __init__(self, *ways: str) -> None:
+        super().__init__("m", ScriptedOptions(script=CALL))
+        self._ways = [ScriptedBackend("m", replace(self.options, tools=way)) for way in ways]  # type: ignore[arg-type]
+        self.asked: list[str] = []
+
+    @property
+    def strategy(self) -> Strategy:
+        return self._ways[0].strategy
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._ways[0].capabilities
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        way = self._ways[0]
+        self.asked.append(way.strategy)
+        if len(self._ways) > 1:
+            self._ways.pop(0)
+            yield [Failure("tools_unsupported", "This model does not support tools.")]
+            return
+        async for batch in way.run(turn):
+            yield batch
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ways", [("native", "emulated"), ("native", "constrained", "emulated"), ("native", "constrained")])
+async def test_a_refusal_is_healed_within_the_request(table: Any, judge: Judge, ways: tuple[str, ...], stream: bool) -> None:
+    backend = Refusing(*ways)
+    table.serve(backend)
+    answer = await table.answer("chat", asks(stream=stream))
+    assert f"tools={ways[-1]}" in report(answer)
+    if stream:
+        raw = b"".join([block async for block in answer.stream])
+        judge.stream(raw, "chat")
+        assert b'\\"Paris\\"' in raw and raw.count(b'"role"') == 1
+    else:
+        assert calls(json.loads(answer.body)) == [("get_weather", '{"city": "Paris"}')]
+        assert dict(answer.headers)[b"x-toolwire-tools"].startswith(b"count=1;")
+    assert backend.asked == list(ways)
+
+
+async def test_what_is_remembered_costs_the_next_request_nothing(table: Any) -> None:
+    backend = Refusing("native", "emulated")
+    table.serve(backend)
+    await table.body("chat", asks())
+    await table.body("chat", asks())
+    assert backend.asked == ["native", "emulated", "emulated"]
+
+
+async def test_a_backend_that_refuses_and_knows_no_other_way_is_an_error(table: Any) -> None:
+    table.play("fail tools_unsupported This model does not support tools.")
+    with pytest.raises(ToolwireError, match="does not support tools"):
+        await table.body("chat", asks())
+
+
+class Deaf(ScriptedBackend):
+    """Has tools, but does not obey tool_choice; its decoder can be held to one call."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, tool_choice=False, constrain=frozenset({"call"}))
+
+
+@pytest.mark.parametrize(("choice", "held"), [("auto", False), ("required", True), (NAMED, True)])
+async def test_a_choice_that_the_server_does_not_obey_is_held_by_its_decoder(table: Any, choice: Any, held: bool) -> None:
+    backend = Deaf("m", ScriptedOptions(script="say x" if not held else 'raw {"name": "get_weather", "arguments": {"city": "Paris"}}'))
+    table.serve(backend)
+    body = await table.body("chat", asks(tool_choice=choice))
+    assert (backend.seen[-1].constraint is not None) == held
+    assert calls(body) == ([("get_weather", '{"city": "Paris"}')] if held else [])
+
+
+# --- another dialect than the sentinel -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_that_is_set_to_a_dialect_is_taught_it_and_reads_its_history_in_it(table: Any) -> None:
+    table.play(f"{CALL}\n---\nsay It is sunny.", tools="emulated", writes="qwen_xml", dialects=("qwen_xml",))
+    first = await table.body("chat", asks())
+    assert calls(first) == [("get_weather", '{"city": "Paris"}')]
+    assert "<function=TOOL_NAME>" in table.backend.seen[-1].texts()[0] and "<tool_call:" not in table.backend.seen[-1].texts()[0]
+    message = first["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "sunny"}
+    second = await table.body("chat", asks(messages=[*asks()["messages"], message, result]))
+    assert second["choices"][0]["message"]["content"] == "It is sunny."
+    assert any("<function=get_weather>" in text for text in table.backend.seen[-1].texts()[1:])
