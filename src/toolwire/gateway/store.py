@@ -1,4 +1,4 @@
-"""What outlives a request: stored responses, in SQLite.
+"""What outlives a request, in SQLite: stored responses, and, by `run`, whatever else has its tables in `MIGRATIONS`.
 
 Rules: one thread owns the connection and callers await it, so the event loop never waits for a disk. A key sees only its own rows. A write that fails
 raises; nothing is lost in silence. The schema moves only forward, by the statements of `MIGRATIONS`; a file of newer code is refused, never changed.
@@ -60,6 +60,59 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX items_by_response ON items (response_id)",
     ),
+    (
+        """
+        CREATE TABLE approvals (
+            id TEXT NOT NULL PRIMARY KEY,
+            created_at REAL NOT NULL,
+            expires_at REAL NOT NULL,
+            owner TEXT NOT NULL,
+            session TEXT NOT NULL,
+            surface TEXT NOT NULL,
+            model TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            stage TEXT NOT NULL,
+            arguments TEXT NOT NULL,
+            shown TEXT NOT NULL,
+            token TEXT NOT NULL,
+            status TEXT NOT NULL,
+            decided_at REAL,
+            decided_by TEXT,
+            decision TEXT
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX approvals_by_status ON approvals (status, created_at)",
+        """
+        CREATE TABLE grants (
+            id TEXT NOT NULL PRIMARY KEY,
+            created_at REAL NOT NULL,
+            owner TEXT NOT NULL,
+            scope TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            stage TEXT NOT NULL,
+            target TEXT NOT NULL,
+            approval_id TEXT NOT NULL,
+            revoked_at REAL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE audit (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            at REAL NOT NULL,
+            owner TEXT NOT NULL,
+            event TEXT NOT NULL,
+            approval_id TEXT NOT NULL,
+            session TEXT NOT NULL,
+            surface TEXT NOT NULL,
+            model TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            arguments_sha256 TEXT NOT NULL,
+            result_sha256 TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            note TEXT NOT NULL
+        )
+        """,
+    ),
 )
 """Entry n brings a file from version n to n + 1. Entries are only ever added."""
 
@@ -110,6 +163,10 @@ class Store:
         if executor is not None:
             await asyncio.get_running_loop().run_in_executor(executor, self._close)
             executor.shutdown(wait=False)
+
+    async def run(self, work: Callable[[sqlite3.Connection], T], action: str) -> T:
+        """Work on the connection, in the thread that owns it. `action` is a word for what failed."""
+        return await self._run(work, action)
 
     async def put(self, stored: StoredResponse) -> None:
         await self._run(lambda connection: _put(connection, stored), "write")

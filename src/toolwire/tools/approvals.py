@@ -1,0 +1,190 @@
+"""Asking a person, and keeping what was asked and decided.
+
+Law 11, consent comes first: a question is written down before it is asked; the answer must carry the token of exactly what was shown; no answer
+within its time, a lost surface and an error all mean no, kept as `expired`, which is not `denied`. Whoever asks waits here; whoever decides (the same
+surface, the inbox, a shell) decides here, in this process or another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+
+from toolwire.errors import ToolwireError
+from toolwire.gateway.store import Store
+from toolwire.ids import IdFactory, random_id
+from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage
+from toolwire.tools.records import Records
+
+LIFETIME_S = 600.0
+LOOK_EVERY_S = 0.25
+"""How often a waiting surface looks for a decision that another process made."""
+
+
+class Surface(Protocol):
+    """Where a person is asked. It decides by `Approvals.decide`, or leaves the questions to whoever else looks at the inbox."""
+
+    async def ask(self, approvals: Sequence[Approval]) -> bool:
+        """Shows the questions of one turn together, and decides them. Of what is left undecided: True, somebody else may decide it; False, nobody."""
+        ...
+
+
+class Approvals:
+    def __init__(self, store: Store, *, lifetime_s: float = LIFETIME_S, clock: Callable[[], float] = time.time, ids: IdFactory = random_id) -> None:
+        self.records = Records(store)
+        self._lifetime_s = lifetime_s
+        self._clock = clock
+        self._ids = ids
+        self._news: dict[str, asyncio.Event] = {}
+
+    # --- asking --------------------------------------------------------------------------------------------------------------------------------
+
+    async def ask(self, asking: Asking, questions: Sequence[tuple[str, Stage, Arguments, Preview]], surface: Surface | None) -> list[Approval]:
+        """Asks several questions at once, and returns them decided, in their order. What a remembered grant covers is not asked."""
+        approvals = [self._made(asking, *question) for question in questions]
+        await self.records.add(approvals)
+        grants = await self.records.grants()
+        asked = []
+        for approval in approvals:
+            covered = next((grant for grant in grants if grant.covers(approval)), None)
+            if covered is None:
+                asked.append(approval)
+                continue
+            picked = tuple(one.key for one in approval.shown.touched if not one.missing) if approval.shown.pick else None
+            await self.decide(approval.id, approval.token, Decision(True, picked=picked), by=f"grant {covered.id}")
+        if asked:
+            await self._settle(asked, surface)
+        decided = [await self.records.get(approval.id) or approval for approval in approvals]
+        for approval in decided:
+            await self.tell(approval, approval.status)
+        return decided
+
+    def _made(self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview) -> Approval:
+        now = self._clock()
+        id = self._ids("appr_")
+        approval = Approval(
+            id, now, now + self._lifetime_s, asking.owner, asking.session, asking.surface, asking.model, tool, stage, dict(arguments), shown, ""
+        )
+        return replace(approval, token=token_of(approval, self._ids("")))
+
+    async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
+        """Until all are decided, or their time is over. A surface that fails, or that is cancelled, leaves nothing pending."""
+        others = asyncio.ensure_future(self._decided(approvals))
+        try:
+            if surface is not None:
+                asking = asyncio.ensure_future(surface.ask(approvals))
+                try:
+                    await asyncio.wait({asking, others}, return_when=asyncio.FIRST_COMPLETED)
+                    if asking.done() and not asking.result():
+                        return
+                finally:
+                    asking.cancel()
+                    await asyncio.gather(asking, return_exceptions=True)
+            await others
+        finally:
+            others.cancel()
+            await asyncio.gather(others, return_exceptions=True)
+            await asyncio.shield(self._lapse(approvals))
+
+    async def _decided(self, approvals: Sequence[Approval]) -> None:
+        """Returns once none is pending, whoever decides them."""
+        news = asyncio.Event()
+        for approval in approvals:
+            self._news[approval.id] = news
+        while True:
+            news.clear()
+            await self.records.expire(self._clock())
+            current = [await self.records.get(approval.id) for approval in approvals]
+            if all(one is None or one.status != "pending" for one in current):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await news.wait()
+
+    async def _lapse(self, approvals: Sequence[Approval]) -> None:
+        """What nobody decided is over."""
+        for approval in approvals:
+            await self.records.decide(approval.id, approval.token, "expired", self._clock(), "", None)
+            self._news.pop(approval.id, None)
+
+    # --- deciding ------------------------------------------------------------------------------------------------------------------------------
+
+    async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
+        """A person's decision. Raises `ToolwireError` when there is nothing to decide, or when something else was shown."""
+        approval = await self.records.get(id)
+        if approval is None:
+            raise ToolwireError("not_found", f"There is no approval {id}.")
+        if not hmac.compare_digest(approval.token, token):
+            raise ToolwireError("conflict", "The decision does not belong to what was shown; look at the approval again.")
+        _check(approval, decision)
+        now = self._clock()
+        late = now >= approval.expires_at
+        if late or not await self.records.decide(id, token, "approved" if decision.approved else "denied", now, by, decision):
+            current = "expired" if late else (await self.records.get(id) or approval).status
+            raise ToolwireError("conflict", f"The approval {id} is {current} already.")
+        if decision.approved and decision.remember != "once":
+            await self.records.remember(self._grant(approval, decision))
+        self._announce(id)
+        return await self.records.get(id) or approval
+
+    def _grant(self, approval: Approval, decision: Decision) -> Grant:
+        target = {"session": approval.session, "folder": decision.folder.strip("/")}.get(decision.remember, "")
+        return Grant(self._ids("grant_"), self._clock(), approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
+
+    def _announce(self, id: str) -> None:
+        if id in self._news:
+            self._news[id].set()
+
+    # --- looking -------------------------------------------------------------------------------------------------------------------------------
+
+    async def pending(self) -> list[Approval]:
+        await self.records.expire(self._clock())
+        return await self.records.listed("pending")
+
+    async def revoke(self, grant_id: str) -> bool:
+        return await self.records.revoke(grant_id, self._clock())
+
+    async def tell(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
+        """One line of the audit log: hashes and sizes, never contents."""
+        written = "" if result is None else json.dumps(result, sort_keys=True, ensure_ascii=False, default=str)
+        arguments = approval.decision.arguments if approval.decision and approval.decision.arguments is not None else approval.arguments
+        who = (approval.id, approval.session, approval.surface, approval.model, approval.tool)
+        sizes = (_sha(canonical(arguments)), _sha(written) if written else "", len(written.encode("utf-8", "replace")))
+        await self.records.note((self._clock(), approval.owner, event, *who, *sizes, note[:200]))
+
+
+def canonical(arguments: Arguments) -> str:
+    return json.dumps(dict(arguments), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def token_of(approval: Approval, secret: str) -> str:
+    """Bound to the question: to its tool, stage, arguments and everything that is shown with it."""
+    asked = [approval.id, approval.tool, approval.stage, canonical(approval.arguments), approval.shown.to_json(), secret]
+    return _sha(json.dumps(asked, sort_keys=True, ensure_ascii=False))
+
+
+def _check(approval: Approval, decision: Decision) -> None:
+    """What was not shown can not be granted."""
+    if not decision.approved:
+        return
+    known = {one.key for one in approval.shown.touched}
+    if approval.shown.pick and decision.arguments is None and decision.picked is None:
+        raise ToolwireError("invalid_value", "Say which of the things shown are meant: pick some, all or none of them.", param="picked")
+    if decision.picked is not None and not known.issuperset(decision.picked):
+        raise ToolwireError("invalid_value", "Something was picked that was not shown.", param="picked")
+    if decision.remember == "folder":
+        folder = decision.folder.strip("/")
+        if not folder or ".." in PurePosixPath(folder).parts:
+            raise ToolwireError("invalid_value", "A grant for a folder needs the folder's path in the vault.", param="folder")

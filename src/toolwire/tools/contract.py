@@ -1,0 +1,185 @@
+"""What a tool is, and what a person is shown of a call before it may do anything.
+
+A call goes through one or two grants. `run`: may it do what `preview` says? A search has a second one, `share`: which of the things it found may
+the model see? `preview` is told from what is known already; it opens no file of the person's, but for the old text of a note that a change is shown
+against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+Json = Any
+Arguments = Mapping[str, Json]
+Stage = Literal["run", "share"]
+Effect = Literal["search", "read", "write"]
+Status = Literal["pending", "approved", "denied", "expired"]
+Scope = Literal["once", "session", "folder", "tool"]
+
+
+class ToolFailed(Exception):
+    """A tool could not do what it was asked; the message is told to the model and the person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """One thing that would be shared or changed. `key` is what it is picked by: a path, or a place among results."""
+
+    key: str
+    path: str
+    size: int | None = None
+    snippet: str = ""
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a call would touch. `pick`: the person chooses among `touched`, and what was not chosen stays untouched."""
+
+    touched: tuple[Touched, ...] = ()
+    diff: str = ""
+    summary: str = ""
+    pick: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Json]) -> Preview:
+        return cls(tuple(Touched(**one) for one in value["touched"]), value["diff"], value["summary"], value["pick"])
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.size or 0 for one in self.touched)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a tool did. `value` is the whole result; `found`: what of it the person picks from before the model sees any."""
+
+    value: Json
+    found: Preview | None = None
+
+
+class Tool(Protocol):
+    """`title` and `purpose` are for the person, `description` and `parameters` (a JSON schema) for the model."""
+
+    name: str
+    title: str
+    purpose: str
+    description: str
+    parameters: Mapping[str, Json]
+    effect: Effect
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        """What the call would touch. Raises `ToolFailed` when it could not work at all."""
+        ...
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        """Does it, with exactly what was granted. `picked` are keys of what was shown; None: there was nothing to pick from."""
+        ...
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Json:
+        """Of what was found, what the person picked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person decided. `arguments`: edited by them. `remember`: a grant that outlives this call; `folder` is its target for that scope."""
+
+    approved: bool
+    reason: str = ""
+    arguments: Arguments | None = None
+    picked: tuple[str, ...] | None = None
+    remember: Scope = "once"
+    folder: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Json]) -> Decision:
+        picked = value.get("picked")
+        return cls(**{**value, "picked": None if picked is None else tuple(picked)})
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question to a person, as it is kept. `token` is bound to exactly what is shown here: a decision must carry it."""
+
+    id: str
+    created_at: float
+    expires_at: float
+    owner: str
+    session: str
+    surface: str
+    model: str
+    tool: str
+    stage: Stage
+    arguments: Arguments
+    shown: Preview
+    token: str
+    status: Status = "pending"
+    decided_at: float | None = None
+    decided_by: str | None = None
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A remembered yes. `target`: the session of scope `session`, the folder of scope `folder`, "" for the whole tool."""
+
+    id: str
+    created_at: float
+    owner: str
+    scope: Scope
+    tool: str
+    stage: Stage
+    target: str
+    approval_id: str
+    revoked_at: float | None = None
+
+    def covers(self, approval: Approval) -> bool:
+        """Whether this grant answers that question. A grant for a folder covers what touches nothing outside of it, and something inside."""
+        if self.revoked_at is not None or (self.owner, self.tool, self.stage) != (approval.owner, approval.tool, approval.stage):
+            return False
+        if self.scope == "session":
+            return self.target == approval.session
+        if self.scope == "folder":
+            inside = self.target.rstrip("/") + "/"
+            return bool(approval.shown.touched) and all(one.path.startswith(inside) for one in approval.shown.touched)
+        return self.scope == "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's call. `arguments` is its text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks, and where: what every record of a conversation has in common."""
+
+    session: str
+    model: str
+    surface: str
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a call. `result` is what the model is told; `notice` is a line for the person, "" when there is nothing to say."""
+
+    call: ToolCall
+    result: Json
+    status: Literal["done", "denied", "expired", "failed", "unknown"]
+    notice: str = ""
+    shared: tuple[str, ...] = field(default=())
+    """Paths whose content the model got to see, or that were changed."""

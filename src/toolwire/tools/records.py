@@ -1,0 +1,115 @@
+"""Approvals, grants and the audit log as rows of the store. An approval is written before anybody is asked, and decided once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolwire.gateway.store import Store
+from toolwire.tools.contract import Approval, Decision, Grant, Preview, Status
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_APPROVAL = (
+    "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, status, decided_at, decided_by, decision"
+)
+_GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at"
+_AUDIT = "at, owner, event, approval_id, session, surface, model, tool, arguments_sha256, result_sha256, bytes, note"
+MOST = 200
+
+
+class Records:
+    """The rows. Every method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def add(self, approvals: Sequence[Approval]) -> None:
+        rows = [_row(approval) for approval in approvals]
+        await self._store.run(lambda connection: _insert(connection, rows), "write")
+
+    async def get(self, id: str) -> Approval | None:
+        found = await self._store.run(lambda c: c.execute(f"SELECT {_APPROVAL} FROM approvals WHERE id = ?", (id,)).fetchone(), "read")
+        return _approval(found) if found else None
+
+    async def listed(self, status: Status | None = None, limit: int = MOST) -> list[Approval]:
+        """Newest first."""
+        where, values = ("WHERE status = ?", (status,)) if status else ("", ())
+        query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
+        return [_approval(row) for row in await self._store.run(lambda c: c.execute(query, (*values, limit)).fetchall(), "read")]
+
+    async def decide(self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None) -> bool:
+        """Settles a pending approval. False: it is not pending any more, or the token is another's."""
+        written = None if decision is None else json.dumps(decision.to_json())
+        query = "UPDATE approvals SET status = ?, decided_at = ?, decided_by = ?, decision = ? WHERE id = ? AND token = ? AND status = 'pending'"
+        return await self._store.run(lambda c: c.execute(query, (status, at, by, written, id, token)).rowcount == 1, "write")
+
+    async def expire(self, now: float) -> int:
+        """Every pending approval whose time is over."""
+        query = "UPDATE approvals SET status = 'expired', decided_at = ? WHERE status = 'pending' AND expires_at <= ?"
+        return await self._store.run(lambda c: c.execute(query, (now, now)).rowcount, "write")
+
+    async def remember(self, grant: Grant) -> None:
+        values = (grant.id, grant.created_at, grant.owner, grant.scope, grant.tool, grant.stage, grant.target, grant.approval_id, grant.revoked_at)
+        query = f"INSERT INTO grants ({_GRANT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        await self._store.run(lambda c: c.execute(query, values), "write")
+
+    async def grants(self, revoked: bool = False) -> list[Grant]:
+        query = f"SELECT {_GRANT} FROM grants {'' if revoked else 'WHERE revoked_at IS NULL'} ORDER BY created_at, id"
+        return [Grant(*row) for row in await self._store.run(lambda c: c.execute(query).fetchall(), "read")]
+
+    async def revoke(self, id: str, at: float) -> bool:
+        query = "UPDATE grants SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
+        return await self._store.run(lambda c: c.execute(query, (at, id)).rowcount == 1, "write")
+
+    async def note(self, entry: Sequence[Any]) -> None:
+        query = f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        await self._store.run(lambda c: c.execute(query, tuple(entry)), "write")
+
+    async def audit(self, limit: int = MOST) -> list[dict[str, Any]]:
+        """Newest first."""
+        names = ["number", *_AUDIT.split(", ")]
+        query = f"SELECT number, {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?"
+        return [dict(zip(names, row, strict=True)) for row in await self._store.run(lambda c: c.execute(query, (limit,)).fetchall(), "read")]
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.executemany(f"INSERT INTO approvals ({_APPROVAL}) VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _row(approval: Approval) -> tuple[Any, ...]:
+    return (
+        approval.id,
+        approval.created_at,
+        approval.expires_at,
+        approval.owner,
+        approval.session,
+        approval.surface,
+        approval.model,
+        approval.tool,
+        approval.stage,
+        json.dumps(dict(approval.arguments)),
+        json.dumps(approval.shown.to_json()),
+        approval.token,
+        approval.status,
+        approval.decided_at,
+        approval.decided_by,
+        None if approval.decision is None else json.dumps(approval.decision.to_json()),
+    )
+
+
+def _approval(row: Sequence[Any]) -> Approval:
+    named = dict(zip(_APPROVAL.split(", "), row, strict=True))
+    decision = named["decision"]
+    named["arguments"] = json.loads(named["arguments"])
+    named["shown"] = Preview.of(json.loads(named["shown"]))
+    named["decision"] = None if decision is None else Decision.of(json.loads(decision))
+    return Approval(**named)
