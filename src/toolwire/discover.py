@@ -53,8 +53,8 @@ async def _servers(environ: Environment) -> Found:
 
 
 async def _server(id: str, profile: str, variable: str, environ: Environment) -> ModelSettings | None:
-    from toolwire.backends.openai.listing import answers
     from toolwire.backends.openai.profiles import PROFILES
+    from toolwire.backends.openai.source import answers
 
     base_url = address(environ.get(variable, ""), PROFILES[profile].base_url)
     if not await answers(base_url, LOOK_S):

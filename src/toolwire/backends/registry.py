@@ -15,6 +15,9 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
     "scripted": ("toolwire.backends.scripted", "ScriptedOptions", "ScriptedBackend"),
     "codex": ("toolwire.backends.codex", "CodexOptions", "CodexBackend"),
     "openai": ("toolwire.backends.openai", "OpenAIOptions", "OpenAIBackend"),
+    "acp": ("toolwire.backends.acp", "AcpOptions", "AcpBackend"),
+    "cursor": ("toolwire.backends.cursor", "CursorOptions", "CursorBackend"),
+    "hosted": ("toolwire.backends.hosted", "HostedOptions", "HostedBackend"),
 }
 
 EVERY = "*"
@@ -24,6 +27,7 @@ EVERY = "*"
 SOURCES: dict[str, tuple[str, str]] = {
     "openai": ("toolwire.backends.openai.source", "OpenAISource"),
     "hosted": ("toolwire.backends.hosted.source", "HostedSource"),
+    "cursor": ("toolwire.backends.cursor.source", "CursorSource"),
 }
 
 

@@ -1,0 +1,94 @@
+"""A model at a hosted provider.
+
+- The provider is always asked to stream, whatever the client asked: one path, an answer that can be cancelled, and no limit on its length.
+- The library loads when the first turn comes (`prepare`), in a thread. Until then capabilities are what the provider's row says.
+- Closing the iterator closes the connection, so that the provider stops generating.
+- Nothing is tried again, but for a kept connection that had been closed: clients have their own patience.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import fields
+from typing import Any
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.hosted import library
+from toolwire.backends.hosted.memory import CallMemory
+from toolwire.backends.hosted.options import HostedOptions
+from toolwire.backends.hosted.providers import PROVIDERS, capabilities
+from toolwire.turn import Turn
+
+
+class HostedBackend:
+    """One configured model. `options` is the model's table; a bad one raises `ValueError`."""
+
+    aliases: tuple[str, ...] = ()
+
+    def __init__(self, id: str, options: Mapping[str, Any] | HostedOptions) -> None:
+        self.id = id
+        self.options = options if isinstance(options, HostedOptions) else parsed(options)
+        self.memory = CallMemory()
+        self._row = PROVIDERS[self.options.provider]
+        self._loaded: library.Loaded | None = None
+        self._loading = asyncio.Lock()
+        self._described: tuple[Strategy, Capabilities] = self._describe({})
+
+    def _describe(self, profile: Mapping[str, Any]) -> tuple[Strategy, Capabilities]:
+        native = self.options.tools == "native" or (self.options.tools == "auto" and bool(profile.get("supports_tools", True)))
+        thinks = self.options.thinking not in ("", "off") or self.options.thinking_budget > 0
+        return ("native" if native else "emulated"), capabilities(self._row, profile, native=native, thinks=thinks)
+
+    @property
+    def strategy(self) -> Strategy:
+        return self._described[0]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._described[1]
+
+    def alias(self, name: str) -> str | None:
+        return None
+
+    def key(self) -> str:
+        """The provider's key: the option, else its usual place in the environment."""
+        return self.options.api_key or next((os.environ[name] for name in self._row.keys if os.environ.get(name)), "")
+
+    async def prepare(self) -> None:
+        await self._load()
+
+    async def _load(self) -> library.Loaded:
+        if self._loaded is None:
+            async with self._loading:
+                if self._loaded is None:
+                    loaded = await asyncio.to_thread(library.load, self.options, self.key())
+                    self._described = self._describe(loaded.profile)
+                    self._loaded = loaded
+        return self._loaded
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        """Runs the turn; ends with exactly one `Finish` or `Failure`. Raises `ToolwireError` when the provider can not be asked at all."""
+        loaded = await self._load()
+        async with aclosing(loaded.run(turn, self.capabilities.fields, self.memory)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def ready(self) -> bool:
+        """Whether library and key are there. The provider itself is not asked: every look would count as a request."""
+        return library.installed() and (bool(self.key()) or not self._row.keys)
+
+    async def close(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            await loaded.close()
+
+
+def parsed(given: Mapping[str, Any]) -> HostedOptions:
+    known = {one.name for one in fields(HostedOptions)}
+    for key in given:
+        if key not in known:
+            raise ValueError(f"unknown key {key}; known: {', '.join(sorted(known))}")
+    return HostedOptions(**given)

@@ -1,0 +1,293 @@
+"""Turn → what the library is asked: messages, settings and tools.
+
+The messages that come out are ones that every provider takes: they begin with a user's, roles alternate, every call is answered directly behind it,
+nothing is empty, and the last word is the user's. What the assistant said stands before what it called. Signed thoughts of earlier calls go back
+where they stood. Reasoning items themselves are unsigned, and no provider takes those. Pure: nothing is sent, `memory` is only asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    SystemPromptPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.messages import TextPart as SaidPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from toolwire.backends.hosted import thinking
+from toolwire.backends.hosted.content import contents, result
+from toolwire.backends.hosted.memory import CallMemory, Signed
+from toolwire.backends.hosted.options import HostedOptions
+from toolwire.backends.hosted.providers import PROVIDERS, SAMPLING, Provider
+from toolwire.decode.history import NO_RESULT
+from toolwire.emulate.prompt import output_prompt
+from toolwire.turn import Call, Item, Message, Result, TextPart, ToolSpec, Turn
+
+OPENING = "(The conversation starts here.)"
+CONTINUE = "Continue."
+FORCED = "Answer with a call of {}, and with nothing else."
+EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
+SAMPLING_SETTINGS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "seed": "seed",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "logit_bias": "logit_bias",
+}
+"""Fields of `turn.Sampling` → settings of the library, sent where the model's capabilities list them."""
+_STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model that is asked: its options, the library's profile of it, and the names by which the library knows its own signatures again."""
+
+    options: HostedOptions
+    profile: Mapping[str, Any]
+    fields: frozenset[str]
+    system: str = ""
+    canonical_system: str | None = None
+
+    @property
+    def provider(self) -> Provider:
+        return PROVIDERS[self.options.provider]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    messages: list[ModelMessage]
+    settings: ModelSettings
+    parameters: ModelRequestParameters
+
+
+def render(turn: Turn, target: Target, memory: CallMemory) -> Request:
+    signed = {item.call_id: memory.recall(item.call_id, item.name) for item in turn.items if isinstance(item, Call)}
+    thought = thinking.decide(turn, target.options, target.profile, _loop_is_signed(turn.items, signed))
+    instructions = [turn.instructions] if turn.instructions and turn.instructions.strip() else []
+    native = _native_output(turn, target)
+    if turn.output.type != "text" and native is None:
+        instructions.append(output_prompt(turn.output))
+    tools, settings = _tools(turn, target)
+    if turn.tools and turn.tool_choice.mode == "required" and not target.profile.get("supports_forced_tool_choice", True):
+        instructions.append(FORCED.format(" or ".join(f"the tool `{tool.name}`" for tool in turn.offered())))
+    settings |= _settings(turn, target, thought)
+    messages = _Conversation(target, signed, thought.replay).read(instructions, turn.items)
+    parameters = ModelRequestParameters(function_tools=tools, allow_text_output=True)
+    if native is not None:
+        parameters = replace(parameters, output_mode="native", output_object=native)
+    return Request(messages, settings, parameters)
+
+
+# --- messages ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
+    """Whether the tool loop that goes on began with signed thoughts: its first call has them. Words of the user beside results do not end a loop."""
+    state: bool | None = None
+    behind_result = False
+    for item in items:
+        if isinstance(item, Call):
+            found = signed[item.call_id]
+            state = (found is not None and bool(found.thoughts)) if state is None else state
+        elif isinstance(item, Message) and item.role == "user" and not behind_result:
+            state = None
+        if isinstance(item, Result):
+            behind_result = True
+        elif isinstance(item, Call) or (isinstance(item, Message) and item.role == "assistant"):
+            behind_result = False
+    return state is not False
+
+
+class _Conversation:
+    """Gathers what the user's side and the model's side say, in turns."""
+
+    def __init__(self, target: Target, signed: Mapping[str, Signed | None], replay: bool) -> None:
+        self._target = target
+        self._signed = signed if replay else {}
+        self._details = signed
+        self._names: dict[str, str] = {}
+        self._asked: list[ModelRequestPart] = []
+        self._texts: list[SaidPart] = []
+        self._calls: list[Call] = []
+        self._out: list[ModelMessage] = []
+
+    def read(self, instructions: list[str], items: tuple[Item, ...]) -> list[ModelMessage]:
+        self._asked += map(SystemPromptPart, instructions)
+        for item in items:
+            self._take(item)
+        if self._calls:
+            for call in tuple(self._calls):
+                self._take(Result(call.call_id, (TextPart(NO_RESULT),)))
+        if self._texts or not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):
+            self._ask(UserPromptPart(CONTINUE if self._out or self._texts else OPENING))
+        self._close_request()
+        return self._out
+
+    def _take(self, item: Item) -> None:
+        provider = self._target.provider
+        if isinstance(item, Call):
+            self._answer()
+            self._calls.append(item)
+            self._names[item.call_id] = item.name
+        elif isinstance(item, Result):
+            name = self._names.get(item.call_id, item.name or "tool")
+            self._ask(ToolReturnPart(_name(name), result(item.parts, provider), tool_call_id=_id(item.call_id)))
+        elif isinstance(item, Message):
+            if item.role == "assistant":
+                self._say(item)
+            elif item.role == "user":
+                found = contents(item.parts, provider)
+                if found:
+                    self._ask(UserPromptPart(found if len(found) > 1 or not isinstance(found[0], str) else found[0]))
+            else:
+                text = "\n".join(part.text for part in item.parts if isinstance(part, TextPart))
+                if text.strip():
+                    self._ask(SystemPromptPart(text))
+
+    def _say(self, message: Message) -> None:
+        texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+        texts += [message.refusal] if message.refusal else []
+        for text in texts:
+            if text.strip():
+                self._answer()
+                self._texts.append(SaidPart(text))
+
+    def _ask(self, part: ModelRequestPart) -> None:
+        self._close_response()
+        self._asked.append(part)
+
+    def _answer(self) -> None:
+        """The model's side begins to speak: what was asked is closed, and there is something asked."""
+        if self._texts or self._calls:
+            return
+        if not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):
+            self._asked.append(UserPromptPart(CONTINUE if self._out else OPENING))
+        self._close_request()
+
+    def _close_request(self) -> None:
+        if self._asked:
+            self._out.append(ModelRequest(parts=self._asked))
+            self._asked = []
+
+    def _close_response(self) -> None:
+        if not self._texts and not self._calls:
+            return
+        first: list[ModelResponsePart] = []
+        behind: list[ModelResponsePart] = []
+        for call in self._calls:
+            signed = self._signed.get(call.call_id)
+            for thought in signed.thoughts if signed is not None else ():
+                (first if not behind and not thought.after_text else behind).append(thought.part)
+            behind.append(self._call(call))
+        parts = [*first, *self._texts, *behind]
+        self._out.append(ModelResponse(parts=parts, provider_name=self._target.system or None, canonical_system=self._target.canonical_system))
+        self._texts, self._calls = [], []
+
+    def _call(self, call: Call) -> ToolCallPart:
+        part = ToolCallPart(_name(call.name), call.arguments, tool_call_id=_id(call.call_id))
+        signed = self._details.get(call.call_id)
+        if signed is not None and signed.details:
+            part = replace(part, provider_name=signed.provider_name, provider_details=dict(signed.details))
+        return part
+
+
+def _id(call_id: str) -> str:
+    """The id as every provider takes it. Ids that other models made may hold anything; two of them stay two."""
+    return call_id if not _STRANGE.search(call_id) else _STRANGE.sub(lambda found: f"_{ord(found[0]):x}_", call_id)
+
+
+def _name(name: str) -> str:
+    return _STRANGE.sub("_", name)
+
+
+# --- tools and settings ------------------------------------------------------------------------------------------------------------------------
+
+
+def _tools(turn: Turn, target: Target) -> tuple[list[ToolDefinition], ModelSettings]:
+    choice = turn.tool_choice
+    tools = [tool for tool in turn.tools if choice.allowed is None or tool.name in choice.allowed]
+    forced = bool(target.profile.get("supports_forced_tool_choice", True))
+    if choice.name is not None and not forced:
+        tools = [tool for tool in tools if tool.name == choice.name]
+    if not tools:
+        if not target.provider.tools_with_history:
+            return [], {}
+        called = dict.fromkeys(_name(item.name) for item in turn.items if isinstance(item, Call))
+        return [ToolDefinition(name=name, parameters_json_schema=dict(EMPTY_SCHEMA)) for name in called], {"tool_choice": "none"} if called else {}
+    settings: ModelSettings = {}
+    if choice.name is not None and forced:
+        settings["tool_choice"] = [choice.name]
+    elif choice.mode == "none" or (choice.mode == "required" and forced):
+        settings["tool_choice"] = choice.mode
+    if not turn.parallel and target.provider.parallel:
+        settings["parallel_tool_calls"] = False
+    return [_definition(tool) for tool in tools], settings
+
+
+def _definition(tool: ToolSpec) -> ToolDefinition:
+    schema = {**EMPTY_SCHEMA, **tool.parameters} if tool.parameters.get("type", "object") == "object" else dict(tool.parameters)
+    return ToolDefinition(name=tool.name, description=tool.description or None, parameters_json_schema=schema, strict=True if tool.strict else None)
+
+
+def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSettings:
+    sampling, fields = turn.sampling, target.fields
+    settings: dict[str, Any] = {"timeout": target.options.timeout_s, "max_retries": 0, **thought.settings}
+    for name, setting in SAMPLING_SETTINGS.items():
+        value = getattr(sampling, name)
+        if value is not None and name in fields and not (thought.drop_sampling and name in SAMPLING):
+            settings[setting] = value
+    if target.provider.closed_schemas and "temperature" in settings and "top_p" in settings:
+        # Claude takes only one of them. A neutral one means nothing; two that mean something are refused by the provider.
+        for name in ("top_p", "temperature"):
+            if settings[name] == 1 and len(SAMPLING & set(settings)) == 2:
+                del settings[name]
+    if sampling.max_tokens is not None:
+        settings["max_tokens"] = sampling.max_tokens
+    if sampling.stop and "stop" in fields:
+        settings["stop_sequences"] = list(sampling.stop)
+    if target.options.cache:
+        settings["cache"] = True
+    made: ModelSettings = settings  # type: ignore[assignment]
+    return made
+
+
+# --- the answer's form -------------------------------------------------------------------------------------------------------------------------
+
+
+def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
+    """The schema that the provider itself holds the answer to; None: the instructions ask for it in words."""
+    output, profile = turn.output, target.profile
+    if output.type != "json_schema" or not output.schema or not profile.get("supports_json_schema_output"):
+        return None
+    if turn.tools and not profile.get("google_supports_tool_combination", True):
+        return None
+    if target.provider.closed_schemas and not _is_closed(output.schema):
+        return None
+    return OutputObjectDefinition(json_schema=dict(output.schema), name=output.name, description=output.description, strict=True)
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether no object of the schema may hold what the schema does not name: an open one would come back empty."""
+    if isinstance(schema, list):
+        return all(map(_is_closed, schema))
+    if not isinstance(schema, Mapping):
+        return True
+    if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
+        return False
+    return all(_is_closed(value) for key, value in schema.items() if key not in ("enum", "const", "default", "examples"))
