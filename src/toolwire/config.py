@@ -64,6 +64,10 @@ class JournalSettings:
 class VaultSettings:
     root: str = "~/notes"
     enabled: bool = False
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    models: tuple[str, ...] = ("*",)
+    """Models that may be offered the vault's tools: ids, or patterns with `*`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,13 @@ class Approvals:
     async def ask(self, asking: Asking, questions: Sequence[tuple[str, Stage, Arguments, Preview]], surface: Surface | None) -> list[Approval]:
         """Asks several questions at once, and returns them decided, in their order. What a remembered grant covers is not asked."""
         approvals = [self._made(asking, *question) for question in questions]
+        try:
+            return await self._asked(approvals, surface)
+        except BaseException:
+            await asyncio.shield(self._lapse(approvals))  # wherever it was stopped, nothing stays pending that nobody waits for
+            raise
+
+    async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
         await self.records.add(approvals)
         grants = await self.records.grants()
         asked = []

@@ -66,12 +66,23 @@ class Ran:
 class Tool(Protocol):
     """`title` and `purpose` are for the person, `description` and `parameters` (a JSON schema) for the model."""
 
-    name: str
-    title: str
-    purpose: str
-    description: str
-    parameters: Mapping[str, Json]
-    effect: Effect
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def purpose(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, Json]: ...
+
+    @property
+    def effect(self) -> Effect: ...
 
     async def preview(self, arguments: Arguments) -> Preview:
         """What the call would touch. Raises `ToolFailed` when it could not work at all."""

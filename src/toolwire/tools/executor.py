@@ -134,8 +134,8 @@ def _truth(planned: _Planned, edited: Arguments | None, shown: Preview, picked: 
     told: dict[str, Any] = {}
     if edited is not None and dict(edited) != dict(planned.arguments):
         told["note"] = f"The person changed the arguments to: {json.dumps(dict(edited), ensure_ascii=False)}"
-    elif picked is not None and len(picked) < len(shown.touched):
-        told["note"] = f"The person allowed {len(picked)} of the {len(shown.touched)} that were asked for."
+    elif picked is not None and len(picked) < (there := sum(not one.missing for one in shown.touched)):
+        told["note"] = f"The person allowed {len(picked)} of the {there} that were asked for."
     return told
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -19,6 +19,8 @@ from toolwire.tools.contract import Asking, Outcome, ToolCall
 from toolwire.tools.executor import Executor
 
 Message = dict[str, Any]
+LEAST_S = 30.0
+"""So long the model has at least for its last answer, when the time is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +83,24 @@ class Conversation:
     """Messages, and how they go on. `executor` None: no tools are offered."""
 
     def __init__(
-        self, model: Model, name: str, executor: Executor | None, asking: Asking, *, messages: Sequence[Message] = (), budget: Budget | None = None
+        self,
+        model: Model,
+        name: str,
+        executor: Executor | None,
+        asking: Asking,
+        *,
+        messages: Sequence[Message] = (),
+        budget: Budget | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """`options` are further fields of every request, such as `temperature`."""
         self.model = model
         self.name = name
         self.executor = executor
         self.asking = asking
         self.messages: list[Message] = list(messages)
         self.budget = budget or Budget()
+        self.options = dict(options or {})
 
     async def turn(self, text: str | None) -> AsyncGenerator[Happening, None]:
         """One turn of the person's. Closing it stops the model and the tools at once; the history stays one that can go on."""
@@ -100,13 +112,18 @@ class Conversation:
             answer = _Answer()
             tools = self.executor.toolbox.definitions() if self.executor is not None else []
             last = round_number == self.budget.rounds or spent >= self.budget.seconds or shared >= self.budget.shared_bytes
+            until = started + max(self.budget.seconds - spent, LEAST_S if last else 0)
             try:
                 async with aclosing(self._ask(tools, final=last)) as chunks:
-                    async for chunk in chunks:
+                    while (chunk := await _next(chunks, until)) is not None:
                         for happening in answer.read(chunk):
                             yield happening
+            except TimeoutError:
+                self._keep(answer, cut=True)
+                yield Ended("budget", "the time of one turn is used up", answer.usage)
+                return
             except ModelFailed as error:
-                self._keep(answer)
+                self._keep(answer, cut=True)
                 yield Ended("failed", str(error), answer.usage)
                 return
             except (asyncio.CancelledError, GeneratorExit):
@@ -114,32 +131,40 @@ class Conversation:
                 raise
             spent += time.monotonic() - started
             calls = answer.calls()
-            self._keep(answer)
+            self._keep(answer, cut=self.executor is None)
+            if last and not calls and not answer.said:
+                yield Ended("budget", "the tools of one turn are used up", answer.usage)
+                return
             if not calls or answer.finish == "length" or self.executor is None:
                 yield Ended("length" if answer.finish == "length" else "done", usage=answer.usage)
                 return
-            yield Called(calls)
-            outcomes = await self._execute(calls)
-            for outcome in outcomes:
-                yield Did(outcome)
-                shared += len(json.dumps(outcome.result, ensure_ascii=False).encode("utf-8", "replace")) if outcome.status == "done" else 0
+            unheard = "not run: the tools of this turn are used up" if last else "interrupted"
+            self.messages += [{"role": "tool", "tool_call_id": call.id, "content": json.dumps({"error": unheard})} for call in calls]
             if last:
                 yield Ended("budget", "the tools of one turn are used up", answer.usage)
                 return
+            yield Called(calls)
+            for outcome in await self._execute(calls):
+                yield Did(outcome)
+                shared += len(json.dumps(outcome.result, ensure_ascii=False).encode("utf-8", "replace")) if outcome.status == "done" else 0
 
     async def _ask(self, tools: list[dict[str, Any]], final: bool) -> AsyncGenerator[dict[str, Any], None]:
-        body: dict[str, Any] = {"model": self.name, "messages": self.messages, "stream": True, "stream_options": {"include_usage": True}}
+        body: dict[str, Any] = {
+            **self.options,
+            "model": self.name,
+            "messages": self.messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         if tools:
             body |= {"tools": tools, **({"tool_choice": "none"} if final else {})}
         async for chunk in self.model.stream(body):
             yield chunk
 
     async def _execute(self, calls: tuple[ToolCall, ...]) -> list[Outcome]:
-        """Runs the round's calls. Whatever happens, every call has a result in the history: a conversation with holes can not go on."""
+        """Runs the round's calls. Every call has a result in the history already, whatever happens: a conversation with holes can not go on."""
         assert self.executor is not None
-        results: list[Message] = [{"role": "tool", "tool_call_id": call.id, "content": json.dumps({"error": "interrupted"})} for call in calls]
-        place = len(self.messages)
-        self.messages += results
+        place = len(self.messages) - len(calls)
         outcomes = await self.executor.execute(calls, self.asking)
         for offset, outcome in enumerate(outcomes):
             self.messages[place + offset] = {"role": "tool", "tool_call_id": outcome.call.id, "content": marked(outcome.result)}
@@ -150,6 +175,12 @@ class Conversation:
         message = answer.message(with_calls=not cut and answer.finish != "length")
         if message is not None:
             self.messages.append(message)
+
+
+async def _next(chunks: AsyncGenerator[dict[str, Any], None], until: float) -> dict[str, Any] | None:
+    """The next chunk, None at the end. Raises `TimeoutError` when it is too late for it."""
+    async with asyncio.timeout(until - time.monotonic()):
+        return await anext(chunks, None)
 
 
 def marked(result: Any) -> str:
@@ -187,6 +218,10 @@ class _Answer:
                 kept["arguments"] += function.get("arguments") or ""
             self.finish = choice.get("finish_reason") or self.finish
         return out
+
+    @property
+    def said(self) -> bool:
+        return bool(self._text)
 
     def calls(self) -> tuple[ToolCall, ...]:
         if self.finish == "length":

@@ -1,0 +1,391 @@
+"""The vault's tools: what a model may ask for, what a person is shown of it, and what is done once it is granted.
+
+Previews are told from the index alone: no note is opened before its grant, but for the old text that a change is shown against, which stays on this
+machine. Blocking work runs in threads. Names and schemas of the first two are those that vault plugins have used before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from toolwire.config import Settings
+from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
+from toolwire.tools.library import Library, in_thread
+from toolwire.vault import Change, Found, Hit, NoteText, PathRefused, search, watch
+from toolwire.vault.daily import daily_path, daily_settings
+
+MOST_LISTED = 500
+SNIPPET = 240
+
+
+def _schema(required: Sequence[str] = (), **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+_PATH = {"type": "string", "description": "Path of a note in the vault, such as folder/note.md."}
+_BASE = {"type": "string", "description": "The sha256 that file_read gave for the note; the change is refused when the note is another by now."}
+_FOLDER = {"type": "string", "default": "", "description": "A folder of the vault; empty: the whole vault."}
+
+
+# --- search and read -----------------------------------------------------------------------------------------------------------------------------
+
+
+class VaultSearch:
+    name = "vault_search"
+    title = "Search the vault"
+    purpose = "Looks for notes by name, heading, tag and text. Nothing is shared before you have picked from what was found."
+    description = (
+        "Search the Obsidian vault for files by name or content. Returns file paths, names, and content previews. "
+        "Use this to find relevant notes before reading them."
+    )
+    effect: Effect = "search"
+    parameters = _schema(
+        ("query",),
+        query={"type": "string", "minLength": 1, "description": 'Words, a "phrase", tag:name or path:folder to look for in names and contents.'},
+        limit={"type": "integer", "minimum": 1, "maximum": 50, "default": 10, "description": "How many results at most. Default 10, maximum 50."},
+    )
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        return Preview(summary=f'looks through the index of the vault for "{arguments["query"]}"')
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        await self._library.refresh()
+        found: Found = await in_thread(lambda: search(self._library.index, arguments["query"], int(arguments["limit"])))
+        touched = tuple(Touched(str(place), hit.path, hit.size, _snippet(hit)) for place, hit in enumerate(found.hits))
+        return Ran(found, Preview(touched, summary=f"{found.total} notes match", pick=True))
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Any:
+        found: Found = ran.value
+        told = {"query": found.query, "results": [_told(hit) for place, hit in enumerate(found.hits) if str(place) in picked]}
+        return {**told, **({"relaxed": True} if found.relaxed else {}), **({"hint": found.hint} if found.hint else {})}
+
+
+def _snippet(hit: Hit) -> str:
+    return f"{' › '.join(hit.headings)}: {hit.preview}" if hit.headings else hit.preview
+
+
+def _told(hit: Hit) -> dict[str, Any]:
+    told = {"path": hit.path, "basename": hit.basename, "matches": hit.matches, "preview": hit.preview}
+    return {
+        **told,
+        "heading": list(hit.headings),
+        "lines": [hit.first_line, hit.last_line],
+        "line": hit.line,
+        "score": hit.score,
+        "tags": list(hit.tags),
+    }
+
+
+class FileRead:
+    name = "file_read"
+    title = "Read notes"
+    purpose = "Reads notes and shares their contents with the model. Only the ones that you pick are read."
+    description = (
+        "Read the full contents of specific files from the vault. User will be asked to approve which files to share. "
+        "Use this after searching to get complete file contents. With `ranges` only some lines of a file are read."
+    )
+    effect: Effect = "read"
+    parameters = _schema(
+        ("filePaths",),
+        filePaths={
+            "type": "array",
+            "items": {"type": "string"},
+            "minItems": 1,
+            "maxItems": 50,
+            "description": "Paths, as vault_search returns them.",
+        },
+        ranges={
+            "type": "array",
+            "description": "Lines to read of some of the files, counted from 1, both included.",
+            "items": _schema(
+                ("filePath",),
+                filePath={"type": "string"},
+                startLine={"type": "integer", "minimum": 1},
+                endLine={"type": "integer", "minimum": 1},
+            ),
+        },
+    )
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        await self._library.refresh()
+        paths = list(dict.fromkeys(arguments["filePaths"]))
+        sizes = await in_thread(lambda: self._library.known(paths))
+        touched = (Touched(path, path, sizes.get(path), missing=path not in sizes) for path in paths)
+        return Preview(tuple(touched), pick=True)
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        wanted = [one.path for one in shown.touched if picked is not None and one.key in picked]
+        ranges = {one["filePath"]: (one.get("startLine"), one.get("endLine")) for one in arguments.get("ranges") or ()}
+        left = self._library.vault.limits.call_bytes
+        out = []
+        for path in wanted:
+            told, used = await asyncio.to_thread(self._read, path, *ranges.get(path, (None, None)), left)
+            left -= used
+            out.append(told)
+        # a path that nothing stands at was not picked because it could not be: saying so shares nothing
+        out += [_missing(one.path) for one in shown.touched if one.missing and one.path not in wanted]
+        return Ran(out)
+
+    def _read(self, path: str, first: int | None, last: int | None, left: int) -> tuple[dict[str, Any], int]:
+        try:
+            note: NoteText = self._library.vault.read(path, first, last, max(1, left))
+        except PathRefused as refused:
+            return (_missing(path) if refused.kind == "missing" else {"path": path, "content": f"Error reading file: {refused.reason}", "size": 0}), 0
+        told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size, "sha256": note.sha256}
+        if (note.start_line, note.end_line) != (1, note.total_lines):
+            told |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
+        return told, len(note.text.encode("utf-8", "replace"))
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Any:
+        return ran.value
+
+
+def _missing(path: str) -> dict[str, Any]:
+    return {"path": path, "content": f"File not found: {path}", "size": 0}
+
+
+# --- what the index knows ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A tool that tells something from the index. `look` is its answer; `about` says, for the person, what it tells."""
+
+    name: str
+    title: str
+    purpose: str
+    description: str
+    parameters: dict[str, Any]
+    library: Library
+    look: Callable[[Library, Arguments], Any]
+    about: Callable[[Arguments], str]
+    effect: Effect = "search"
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        return Preview(summary=self.about(arguments))
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        await self.library.refresh()
+        return Ran(await in_thread(lambda: self.look(self.library, arguments)))
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Any:
+        return ran.value
+
+
+def _where(arguments: Arguments) -> str:
+    return f"folder {arguments['folder']}" if arguments.get("folder") else "whole vault"
+
+
+def _listing(library: Library, arguments: Arguments) -> Any:
+    found = library.graph.listing(arguments["folder"].strip("/"), int(arguments["depth"]), MOST_LISTED)
+    files = [{"path": one.path, "size": one.size} for one in found.files]
+    return {"folders": [asdict(one) for one in found.folders], "files": files, "truncated": found.truncated}
+
+
+def _tags(library: Library, arguments: Arguments) -> Any:
+    if arguments.get("tag"):
+        return {"tag": arguments["tag"], "notes": library.graph.tagged(arguments["tag"], MOST_LISTED)}
+    return {"tags": [asdict(one) for one in library.graph.tags(MOST_LISTED)]}
+
+
+def _links(library: Library, arguments: Arguments) -> Any:
+    path = arguments["filePath"]
+    if path not in library.known([path]):
+        raise PathRefused(path, "not found", "missing")
+    return {
+        "path": path,
+        "links": [asdict(one) for one in library.graph.links(path, MOST_LISTED)],
+        "backlinks": [asdict(one) for one in library.graph.backlinks(path, MOST_LISTED)],
+    }
+
+
+def _properties(library: Library, arguments: Arguments) -> Any:
+    if not arguments.get("filePath"):
+        return {"names": [{"name": name, "notes": count} for name, count in library.graph.property_names(MOST_LISTED)]}
+    path = arguments["filePath"]
+    if path not in library.known([path]):
+        raise PathRefused(path, "not found", "missing")
+    return {"path": path, "properties": library.graph.properties(path)}
+
+
+def _tasks(library: Library, arguments: Arguments) -> Any:
+    wanted = {"open": False, "done": True, "all": None}[arguments["status"]]
+    found = library.graph.tasks(wanted, None, arguments["folder"].strip("/"), MOST_LISTED)
+    return {"tasks": [{"path": path, "line": task.line, "text": task.text, "done": task.done} for path, task in found]}
+
+
+def _daily(library: Library, arguments: Arguments) -> Any:
+    days = {"today": 0, "yesterday": -1, "tomorrow": 1}
+    asked = arguments["date"]
+    try:
+        day = date.today() + timedelta(days[asked]) if asked in days else date.fromisoformat(asked)
+    except ValueError:
+        raise ToolFailed(f"{asked}: expected today, yesterday, tomorrow or a date such as 2026-11-15") from None
+    path = daily_path(daily_settings(library.vault), day)
+    return {"date": day.isoformat(), "path": path, "exists": path in library.known([path])}
+
+
+def _looks(library: Library) -> list[Tool]:
+    """Name, title, purpose, description, schema, answer, and what the person is told that it tells."""
+    rows: tuple[tuple[Any, ...], ...] = (
+        (
+            "vault_list",
+            "List a folder",
+            "Tells the names and sizes of folders and notes, not their contents.",
+            "List the folders and notes of a vault folder, with sizes.",
+            _schema((), folder=_FOLDER, depth={"type": "integer", "minimum": 1, "maximum": 8, "default": 1}),
+            _listing,
+            lambda arguments: f"names of folders and notes, {_where(arguments)}, {arguments['depth']} deep",
+        ),
+        (
+            "vault_tags",
+            "List tags",
+            "Tells the tags of the vault with how many notes have them, or the names of the notes with one tag.",
+            "List all tags with their number of notes, or, with `tag`, the notes that have it.",
+            _schema((), tag={"type": "string", "description": "Only the notes with this tag or one nested in it."}),
+            _tags,
+            lambda arguments: f"names of the notes with #{arguments['tag']}" if arguments.get("tag") else "all tags of the vault",
+        ),
+        (
+            "note_links",
+            "List links of a note",
+            "Tells which notes a note links to, and which link to it.",
+            "List the outgoing links and the backlinks of a note.",
+            _schema(("filePath",), filePath=_PATH),
+            _links,
+            lambda arguments: f"links and backlinks of {arguments['filePath']}",
+        ),
+        (
+            "note_properties",
+            "Read properties",
+            "Tells the frontmatter of a note, or the names of all properties.",
+            "Read the properties (frontmatter) of a note; without a path, list the names of all properties.",
+            _schema((), filePath=_PATH),
+            _properties,
+            lambda arguments: f"frontmatter of {arguments['filePath']}" if arguments.get("filePath") else "names of all properties",
+        ),
+        (
+            "vault_tasks",
+            "List tasks",
+            "Tells the tasks (- [ ] …) in notes, with their text.",
+            "List tasks of the vault or a folder with the notes and lines they stand in.",
+            _schema((), folder=_FOLDER, status={"type": "string", "enum": ["open", "done", "all"], "default": "open"}),
+            _tasks,
+            lambda arguments: f"the text of {arguments['status']} tasks, {_where(arguments)}",
+        ),
+        (
+            "daily_note",
+            "Find a daily note",
+            "Tells the path of a day's note and whether it exists.",
+            "Find the path of the daily note of a day; it may not exist yet.",
+            _schema((), date={"type": "string", "default": "today", "description": "today, yesterday, tomorrow or YYYY-MM-DD."}),
+            _daily,
+            lambda arguments: f"the path of the daily note of {arguments['date']}",
+        ),
+    )
+    return [Looked(name, title, purpose, told, schema, library, look, about) for name, title, purpose, told, schema, look, about in rows]
+
+
+# --- changes -------------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """A tool that changes a note. What was shown as a diff is what is written: the plan is made again and must come to the same diff."""
+
+    name: str
+    title: str
+    purpose: str
+    description: str
+    parameters: dict[str, Any]
+    library: Library
+    plan: Callable[[Library, Arguments], Change]
+    effect: Effect = "write"
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        change = await in_thread(lambda: self.plan(self.library, arguments))
+        if change.changes_nothing:
+            raise ToolFailed("The note is already as asked for; nothing would change.")
+        what = "creates" if change.creates else "changes"
+        summary = f"{what} {change.path}: {change.added} lines added, {change.removed} removed"
+        return Preview((Touched(change.path, change.path, len(change.content)),), change.diff, summary)
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        def write() -> dict[str, Any]:
+            change = self.plan(self.library, arguments)
+            if change.diff != shown.diff:
+                raise PathRefused(change.path, "the note has changed since you were asked", "changed")
+            return {"path": self.library.edits.apply(change), "sha256": change.after_sha256, "created": change.creates}
+
+        done = await in_thread(write)
+        await self.library.refresh()
+        return Ran(done)
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Any:
+        return ran.value
+
+
+def _changes(library: Library) -> list[Tool]:
+    return [
+        Changing(
+            "note_write",
+            "Write a note",
+            "Creates a note, or replaces all of its text. You see the difference first.",
+            "Create a note or replace its whole text. Give baseHash when you replace a note that you have read.",
+            _schema(("filePath", "content"), filePath=_PATH, content={"type": "string"}, baseHash=_BASE),
+            library,
+            lambda library, arguments: library.edits.plan_write(arguments["filePath"], arguments["content"], arguments.get("baseHash")),
+        ),
+        Changing(
+            "note_edit",
+            "Edit a note",
+            "Replaces passages of a note. You see the difference first.",
+            "Edit a note by replacing passages. Each oldText must stand in the note exactly once.",
+            _schema(
+                ("filePath", "edits"),
+                filePath=_PATH,
+                edits={
+                    "type": "array",
+                    "minItems": 1,
+                    "items": _schema(("oldText", "newText"), oldText={"type": "string", "minLength": 1}, newText={"type": "string"}),
+                },
+                baseHash=_BASE,
+            ),
+            library,
+            lambda library, arguments: library.edits.plan_edit(
+                arguments["filePath"], [(one["oldText"], one["newText"]) for one in arguments["edits"]], arguments.get("baseHash")
+            ),
+        ),
+    ]
+
+
+# --- all of them ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def tools_of(library: Library) -> list[Tool]:
+    return [VaultSearch(library), FileRead(library), *_looks(library), *_changes(library)]
+
+
+@asynccontextmanager
+async def opened(settings: Settings, root: Path) -> AsyncIterator[list[Tool]]:
+    """The tools of the vault at `root`, its index kept up with the files while they are open."""
+    library = await asyncio.to_thread(Library, root, settings.vault.include, settings.vault.exclude)
+    watching = asyncio.ensure_future(watch(library.index))
+    try:
+        yield tools_of(library)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.to_thread(library.close)
