@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -78,10 +80,20 @@ async def test_a_server_that_answers_is_offered_with_all_its_models(empty: dict[
     assert found[0].options == {"profile": "lmstudio", "base_url": upstream.base_url, "model": "*"}
 
 
-async def test_a_look_that_finds_nothing_takes_no_time_from_the_others(empty: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(first_run.LOOKS) == 4
+async def test_a_server_that_never_answers_does_not_hold_the_start_up(empty: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_run, "LOOK_S", 0.05)
-    assert await discover({**empty, "OLLAMA_HOST": "10.255.255.1"}) == DEFAULT_MODELS
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert await discover({**empty, "OLLAMA_HOST": f"127.0.0.1:{silent.getsockname()[1]}"}) == DEFAULT_MODELS
+
+
+async def test_another_kind_of_server_on_the_same_port_is_none(empty: dict[str, str]) -> None:
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+        writer.close()
+
+    server = await asyncio.start_server(hello, "127.0.0.1", 0)
+    async with server:
+        assert await discover({**empty, "OLLAMA_HOST": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"}) == DEFAULT_MODELS
 
 
 def test_models_shows_what_was_found_with_its_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

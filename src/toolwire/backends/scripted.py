@@ -78,7 +78,7 @@ class ScriptedBackend:
         if not self._text_only:
             return _NATIVE
         holds: Any = frozenset(self.options.holds) if self.strategy == "constrained" else frozenset()
-        return replace(_TEXT_ONLY, prefill=self.options.prefill, dialects=self.options.dialects or (), constrain=holds)
+        return replace(_TEXT_ONLY, prefill=self.options.prefill, dialects=self.options.dialects or (), constrain=holds, parallel=bool(holds))
 
     @property
     def _text_only(self) -> bool:

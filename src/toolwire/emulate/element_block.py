@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from toolwire.emulate.arguments import JsonFlow
-from toolwire.emulate.dialects.shapes import ElementBlock
+from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.reading import CLOSED, LONGEST, Reading, literal, peek, tag, until
 from toolwire.emulate.tag_block import tag_arguments, wants_string
 from toolwire.emulate.yaml_values import yaml_mapping
@@ -21,38 +22,57 @@ from toolwire.emulate.yaml_values import yaml_mapping
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
-_FIRST_KEY = re.compile(r"[^<>\n]*?:[ \t\r\n]")
+_FIRST_KEY = re.compile(r"[^<>\n]{0,512}?:[ \t\r\n]")
+_WHITE = re.compile(r"\s*")
 _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: ToolCallParser, block: ElementBlock) -> Reading:
     """One call. True: it came out."""
+    stop = scan.buffer.index(">", scan.position)
+    name = scan.buffer[scan.position + 1 : stop]
+    scan.position = stop + 1
+    indent = yield from white_space(scan)
     char = yield from peek(scan)
     if char == "<":
-        return (yield from children_call(scan, block))
+        return (yield from children_call(scan, block, name))
     if char == "{":
-        scan.open_call(block.name, hold=True)
-        return (yield from json_call(scan, block))
+        scan.open_call(name, hold=True)
+        return (yield from json_call(scan, f"</{name}>"))
     if not (yield from at_key(scan)):
         return False
-    scan.open_call(block.name, hold=True)
-    return (yield from yaml_call(scan, block))
+    scan.open_call(name, hold=True)
+    return (yield from yaml_call(scan, f"</{name}>", indent))
 
 
-def children_call(scan: ToolCallParser, block: ElementBlock) -> Reading:
+def white_space(scan: ToolCallParser) -> Reading:
+    """Skips white space; how much of it stands on the line that it ends on."""
+    indent = ""
+    while True:
+        stop = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
+        found = scan.buffer[scan.position : stop]
+        indent = found[found.rindex("\n") + 1 :] if "\n" in found else indent + found
+        scan.position = stop
+        if stop < len(scan.buffer) or scan.ended:
+            return indent
+        yield
+
+
+def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Reading:
     text = yield from tag(scan)
-    found = block.children.parameter_tag.fullmatch(text) if text else None
-    if found is None and text != block.children.call_close:
+    children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
+    found = children.parameter_tag.fullmatch(text) if text else None
+    if found is None and text != children.call_close:
         return False
-    tool = scan.registry.resolve(block.name)
+    tool = scan.registry.resolve(name)
     properties = tool.parameters.get("properties") if tool is not None else None
     known = found is None or (isinstance(properties, Mapping) and found.group(1) in properties)
-    scan.open_call(block.name, hold=not known)
-    read = yield from tag_arguments(scan, block.children)
+    scan.open_call(name, hold=not known)
+    read = yield from tag_arguments(scan, children)
     return scan.started if read == CLOSED else scan.close_call()
 
 
-def json_call(scan: ToolCallParser, block: ElementBlock) -> Reading:
+def json_call(scan: ToolCallParser, closer: str) -> Reading:
     """An object, and nothing else before the closing tag."""
     call = scan.call
     assert call is not None
@@ -60,12 +80,12 @@ def json_call(scan: ToolCallParser, block: ElementBlock) -> Reading:
     while not (flow.done or flow.failed or scan.ended):
         scan.position = flow.run(scan.buffer, scan.position)
         scan.write(flow.take())
-        if not flow.done:
+        if not (flow.done or flow.failed):
             yield
     if flow.done:
         call.issues += flow.issues
         char = yield from peek(scan)
-        if (yield from literal(scan, (block.call_close,))) is not None:
+        if (yield from literal(scan, (closer,))) is not None:
             return scan.close_call()
         if not char:
             return scan.close_call("truncated")
@@ -87,11 +107,10 @@ def at_key(scan: ToolCallParser) -> Reading:
         yield
 
 
-def yaml_call(scan: ToolCallParser, block: ElementBlock) -> Reading:
+def yaml_call(scan: ToolCallParser, closer: str, indent: str) -> Reading:
     call = scan.call
     assert call is not None
-    pieces: list[str] = []
-    closer = block.call_close
+    pieces = [indent]
     if not (yield from until(scan, (closer,), len(closer) - 1, pieces.append)):
         return scan.close_call("truncated")
     values = yaml_mapping("".join(pieces), lambda key: wants_string(call.tool.parameters, key))

@@ -64,15 +64,16 @@ def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
             if scan.ended:
                 return text
             yield
-        run = block.words.match(scan.buffer, scan.position, scan.position + LONGEST + 1 - len(text))
-        if run is not None:
-            part = run.group()
-            scan.position = run.end()
-        elif (part := (yield from literal(scan, marks)) if marks else None) is not None:
-            marks = tuple(mark for mark in marks if mark != part)
-        else:
+        words = block.words.match(scan.buffer, scan.position, scan.position + LONGEST + 1 - len(text))
+        if words is not None:
+            text += words.group()
+            scan.position = words.end()
+            continue
+        found = yield from literal(scan, marks)
+        if found is None:
             return text
-        text += part
+        text += found
+        marks = tuple(mark for mark in marks if mark != found)
     return ""
 
 

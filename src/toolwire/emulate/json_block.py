@@ -37,7 +37,7 @@ def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
             if not (yield from envelope_call(scan, block)):
                 return False
             calls += 1
-            ready = array or bool(block.closers)
+            ready = array or not block.separated
         elif char == "[" and not array and not calls:
             array = True
             scan.position += 1

@@ -31,7 +31,7 @@ class Quotations:
     """The texts of a request. Prepared when the first block asks; texts without anything like a marker do not count."""
 
     def __init__(self, texts: Iterable[str], markers: Sequence[str]) -> None:
-        words = {word for marker in markers for word in re.findall(r"\w+", marker)} or {"{"}
+        words = {max(re.findall(r"\w+", marker), key=len, default=marker) for marker in markers}
         self._texts = [text for text in texts if any(word in text for word in words) or "{" in text]
         self._seen: str | None = None
 

@@ -10,7 +10,7 @@ The kernel keeps these laws, for every dialect at once:
 - Law 7: what is held is bounded by `Limits`; a failed candidate is scanned again only while it is short, so the cost stays linear.
 - Law 12: recovery dialects do not fire inside code, or on a block that stands in `quoted`, the request's own input.
 
-The machine is TEXT → candidate → block → TEXT. Grammars are generators in `json_block.py` and `tag_block.py` that ask for more text by yielding.
+The machine is TEXT → candidate → block → TEXT. Grammars are generators in the `*_block.py` modules that ask for more text by yielding.
 Standard library only.
 """
 
@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolwire.emulate.dialects import Dialect, JsonBlock, Opener, TagBlock, select
-from toolwire.emulate.dialects.shapes import HeadedBlock
+from toolwire.emulate.dialects.shapes import ElementBlock, GemmaBlock, HeadedBlock, PythonBlock
+from toolwire.emulate.element_block import element_block
 from toolwire.emulate.fence import FenceTracker
+from toolwire.emulate.gemma_block import gemma_block
 from toolwire.emulate.headed_block import headed_block
 from toolwire.emulate.json_block import json_block
 from toolwire.emulate.openers import Openers
+from toolwire.emulate.python_block import python_block
 from toolwire.emulate.quotations import Quotations
 from toolwire.emulate.reading import LONGEST, Reading, peek
 from toolwire.emulate.registry import ToolRegistry
@@ -40,6 +43,9 @@ GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {
     JsonBlock: json_block,
     TagBlock: tag_block,
     HeadedBlock: headed_block,
+    ElementBlock: element_block,
+    PythonBlock: python_block,
+    GemmaBlock: gemma_block,
 }
 """What reads the block of an opener, by its shape."""
 _MANY = 1024  # so many small pieces are joined into one
@@ -99,7 +105,7 @@ class ToolCallParser:
         self._unknown_tool = unknown_tool
         self._check = check
         self._openers = Openers.of(select(dialects), nonce, self.registry.tools)
-        self._quoted = Quotations(quoted, self._openers.words(self.registry.tools))
+        self._quoted = Quotations(quoted, list(self._openers.table))
         self._leading = self._openers.leading  # till the answer has a word, every piece is looked at
         self._hot: Callable[[str], Any] = bool if self._leading else self._openers.hot
         self._fence = FenceTracker()
@@ -261,9 +267,6 @@ class ToolCallParser:
             self._say(self.buffer[self.position : found.start()])
             self.position = found.start()
             marker = found.group()
-            if not self.ended and self._openers.undecided(marker, self.buffer, self.position):
-                yield
-                continue
             openers = [pair for pair in self._openers.table.get(marker, ()) if self._may_open(*pair)]
             if openers:
                 yield from self._candidate(marker, openers)

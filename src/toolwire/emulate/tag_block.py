@@ -180,7 +180,7 @@ def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
 
 def broken(scan: ToolCallParser, block: TagBlock) -> Reading:
     """Neither a parameter nor the end stands here: cut off amid a tag, or not what the grammar allows."""
-    if scan.ended and scan.reason == "length":
+    if scan.ended:
         scan.position = len(scan.buffer)
         scan.close_call("truncated")
         return CLOSED
@@ -196,10 +196,10 @@ def _end_between(scan: ToolCallParser, count: int) -> str:
     return OK
 
 
-def key_between(scan: ToolCallParser, tags: tuple[str, str, str]) -> Reading:
+def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
     """A key that stands between tags of its own, and the tag that opens its value."""
-    key = yield from short_text(scan, tags[1])
-    if key is None or (yield from peek(scan)) != "<" or (yield from literal(scan, (tags[2],))) is None:
+    key = yield from short_text(scan, tags[0])
+    if key is None or (yield from peek(scan)) != "<" or (yield from literal(scan, (tags[1],))) is None:
         return None
     return key.strip()
 
@@ -276,32 +276,31 @@ def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
 class _Held:
     """Passes text on as the inside of a JSON string, one newline or one entity behind."""
 
-    __slots__ = ("_block", "_rest", "_scan")
+    __slots__ = ("_entities", "_rest", "_scan", "_trim")
 
     def __init__(self, scan: ToolCallParser, block: TagBlock) -> None:
         self._scan = scan
-        self._block = block
+        self._entities = block.entities
+        self._trim = block.trim_newline and not block.entities
         self._rest = ""
 
     def push(self, text: str) -> None:
         if not text:
             return
-        text = self._rest + text
-        cut = len(text)
-        if self._block.entities:
-            found = _PARTIAL_ENTITY.search(text, max(0, cut - _LONGEST_ENTITY))
-            cut = found.start() if found else cut
-        elif self._block.trim_newline and text.endswith("\n"):
-            cut -= 1
-        self._rest = text[cut:]
-        self._write(text[:cut])
+        if self._rest:
+            text, self._rest = self._rest + text, ""
+        if self._trim and text[-1] == "\n":
+            text, self._rest = text[:-1], "\n"
+        elif self._entities:
+            found = _PARTIAL_ENTITY.search(text, max(0, len(text) - _LONGEST_ENTITY)) if "&" in text else None
+            if found is not None:
+                text, self._rest = text[: found.start()], found.group()
+            text = unescape(text)
+        self._scan.write(escaped(text))
 
     def flush(self, closed: bool) -> None:
-        if not closed or not self._block.trim_newline:
-            self._write(self._rest)
-
-    def _write(self, text: str) -> None:
-        self._scan.write(escaped(unescape(text) if self._block.entities else text))
+        if not (closed and self._trim):
+            self._scan.write(escaped(self._rest))
 
 
 def escaped(text: str, opened: bool = False) -> str:

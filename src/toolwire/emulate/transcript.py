@@ -10,26 +10,32 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.form import Form
 from toolwire.emulate.freeform import wrap
 from toolwire.turn import Call, ImagePart, Message, OtherPart, Part, Reasoning, Result, Role, TextPart, Turn
 
 _MARKERS = re.compile(r"<(?=/?(?:tool_call|tool_result|use_tool)\b)")
+_SHORT = 3  # markers up to this long, such as a brace, are ordinary text
 _PLAIN = re.compile(r"[\w.:|-]+\Z")  # what may stand between the quotes of an attribute
 
 
-def broken(text: str) -> str:
-    """A tool's output with every marker that could begin a call broken by a backslash."""
-    return _MARKERS.sub(r"<\\", text)
+def broken(text: str, dialect: str = "sentinel") -> str:
+    """A tool's output with every marker that could begin a call, ours or one of the dialect that is taught, broken by a backslash."""
+    text = _MARKERS.sub(r"<\\", text)
+    for opener in DIALECTS[dialect].openers if dialect in DIALECTS else ():
+        if len(opener.marker) > _SHORT and "{" not in opener.marker:
+            text = text.replace(opener.marker, opener.marker[0] + "\\" + opener.marker[1:])
+    return text
 
 
-def _result_parts(result: Result, name: str | None, nonce: str) -> Iterator[Part]:
+def _result_parts(result: Result, name: str | None, form: Form) -> Iterator[Part]:
     """One result as one block; images follow it, since text can only point at them."""
     words = []
     images: list[Part] = []
     for part in result.parts:
         if isinstance(part, TextPart):
-            words.append(broken(part.text))
+            words.append(broken(part.text, form.dialect))
         elif isinstance(part, ImagePart):
             images.append(part)
             words.append("[image]")
@@ -37,7 +43,7 @@ def _result_parts(result: Result, name: str | None, nonce: str) -> Iterator[Part
             words.append(f"[{part.kind}]")
     named = f' name="{name}"' if name and _PLAIN.match(name) else ""
     id = result.call_id if _PLAIN.match(result.call_id) else "?"
-    yield TextPart(f'<tool_result:{nonce} id="{id}"{named}>\n' + "\n".join(words) + f"\n</tool_result:{nonce}>")
+    yield TextPart(f'<tool_result:{form.nonce} id="{id}"{named}>\n' + "\n".join(words) + f"\n</tool_result:{form.nonce}>")
     yield from images
 
 
@@ -57,7 +63,7 @@ def _messages(turn: Turn, form: Form) -> Iterator[Message]:
             arguments = wrap(item.arguments) if item.kind == "custom" else item.arguments
             yield Message("assistant", (TextPart(form.write(item.name, arguments, schemas.get(item.name))),))
         elif isinstance(item, Result):
-            yield Message("user", tuple(_result_parts(item, item.name or names.get(item.call_id), form.nonce)))
+            yield Message("user", tuple(_result_parts(item, item.name or names.get(item.call_id), form)))
         else:
             assert isinstance(item, Reasoning)  # thoughts of an earlier turn are not repeated: only the provider that made them could use them
 

@@ -4,8 +4,8 @@
     key: | and > with - or +, then deeper lines                 key: [flow, "of", 1] and {like: JSON}, on one line
     key: with a deeper mapping, or a list of `- ` items         # a comment on a line of its own
 
-Anything else (anchors, tags, text over several lines, comments behind a value, tabs as indentation, a key twice) is no mapping. Numbers are JSON's
-numbers, verbatim; what only looks like one (007, 1_000, 0x1f) is text. Standard library only.
+Anything else (anchors, tags, text over several lines, comments behind a value, tabs as indentation, a key twice) is no mapping. Numbers are JSON's;
+what only looks like one (007, 1_000, 0x1f) is text. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _DEPTH = 64
-_WORDS = {"": None, "~": None, **dict.fromkeys(("null", "Null", "NULL"))}
-_WORDS.update({**dict.fromkeys(("true", "True", "TRUE"), True), **dict.fromkeys(("false", "False", "FALSE"), False)})  # type: ignore[dict-item]
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
-_KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'\[\]{},#&*!|>%@`?:-](?:[^:#]|:(?!\s|\Z)|(?<!\s)#)*?|-(?=[^\s:])[^:#]*?)\s*:(?:\s+|\Z)""")
+_COLON = re.compile(r":(?=\s|\Z)")
 _BLOCK = re.compile(r"[|>][-+]?\Z")
 _ODD_START = frozenset("&*!?%@`|>,]}#")
 _FLOW_PLAIN = re.compile(r"""[^\s"'\[\]{},&*!|>%@`?:#-](?:[^,\[\]{}:#]|:(?!\s)|(?<!\s)#)*|-[^\s,\[\]{}:#][^,\[\]{}:#]*""")
@@ -80,14 +83,14 @@ class _Reader:
             if self.done or self.indent() < indent:
                 return out
             line = self.lines[self.at].rstrip()
-            found = _KEY.match(line, indent) if self.indent() == indent else None
+            found = _member(line, indent) if self.indent() == indent else None
             if found is None or depth > _DEPTH:
                 _refuse("no key")
-            key = _key(found.group(1))
+            key, rest = found
             if key in out:
                 _refuse("a key twice")
             text = not depth and self._wants_string(key)
-            out[key] = self.value(line[found.end() :], indent, depth, text, lists=indent)
+            out[key] = self.value(rest, indent, depth, text, lists=indent)
 
     def value(self, rest: str, indent: int, depth: int, text: bool = False, lists: int = -1) -> Any:
         """What stands behind a key or a dash at `indent`: on its line, or on the deeper lines that follow; a list may also stand at `lists`."""
@@ -120,7 +123,7 @@ class _Reader:
             line = self.lines[self.at].rstrip()
             rest = line[indent + 1 :].lstrip(" ")
             inner = len(line) - len(rest)
-            if rest and (_KEY.match(rest) or rest == "-" or rest.startswith("- ")) and rest[0] not in "[{":
+            if rest == "-" or rest.startswith("- ") or _member(rest, 0):
                 self.lines[self.at] = " " * inner + rest  # an item that is itself a mapping or a list begins on the dash's line
                 out.append(self.sequence(inner, depth + 1) if self._dash(inner) else self.mapping(inner, depth + 1))
             else:
@@ -141,37 +144,46 @@ class _Reader:
                     _refuse("uneven indentation")
             lines.append(line)
             self.at += 1
-        cut = [line[inner:] if inner >= 0 and line.strip(" ") else line[inner:] if 0 <= inner < len(line) else "" for line in lines]
+        cut = [line[inner:] if inner >= 0 else "" for line in lines]
         while cut and not cut[-1]:
             cut.pop()
-        ends = len(lines) - len(cut)
+        breaks = len(lines) - len(cut) + (not self.done if cut else -self.done)  # behind the last line of text
         body = "\n".join(cut) if mark[0] == "|" else _folded(cut)
-        if mark.endswith("-") or not cut:
-            return body
-        return body + "\n" * (max(1, ends) if mark.endswith("+") else 1)
+        if mark.endswith("+"):
+            return body + "\n" * breaks
+        return body + "\n" if cut and breaks and not mark.endswith("-") else body
 
 
 def _folded(lines: list[str]) -> str:
     """Lines joined by spaces; blank lines stay breaks, deeper lines stay as they are."""
-    out = ""
+    out = before = ""
     breaks = 0
-    before = ""
-    for number, line in enumerate(lines):
+    for line in lines:
         if not line:
             breaks += 1
             continue
-        deeper = line[0] == " " or before[:1] == " "
-        if number and (before or breaks):
-            out += "\n" * (breaks + 1 if deeper or not before else breaks) if breaks or deeper else " "
+        if not before:
+            out = "\n" * breaks
+        elif line[0] == " " or before[0] == " ":
+            out += "\n" * (breaks + 1)
+        else:
+            out += "\n" * breaks or " "
         out += line
         before, breaks = line, 0
     return out
 
 
-def _key(text: str) -> str:
-    if text[0] in "\"'":
-        return _quoted(text)
-    return text
+def _member(line: str, at: int) -> tuple[str, str] | None:
+    """The key that stands at `at`, and what stands behind its colon."""
+    if line[at : at + 1] in ('"', "'"):
+        found = _FLOW_QUOTED.match(line, at)
+        colon = _COLON.match(line, _space(line, found.end())) if found else None
+        return (_quoted(found.group()), line[colon.end() :].strip()) if found and colon else None
+    colon = _COLON.search(line, at)
+    key = line[at : colon.start()].rstrip() if colon else ""
+    if colon is None or not key or key[0] in _ODD_START or key[0] in "[{" or " #" in key or key.startswith(("- ", "? ")):
+        return None
+    return key, line[colon.end() :].strip()
 
 
 def _quoted(text: str) -> str:
@@ -187,7 +199,10 @@ def _plain(text: str, is_text: bool = False) -> Any:
         return text
     if text in _WORDS:
         return _WORDS[text]
-    return json.loads(text) if _NUMBER.match(text) else text
+    if not _NUMBER.match(text):
+        return text
+    value = json.loads(text)
+    return value if value - value == 0 else _refuse("too large")
 
 
 def _scalar(text: str, is_text: bool) -> Any:
@@ -249,7 +264,7 @@ def _flow_members(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
         found = _FLOW_QUOTED.match(text, at) or _FLOW_PLAIN.match(text, at)
         if found is None:
             _refuse("no key")
-        key = _key(found.group().rstrip())
+        key = _quoted(found.group()) if found.group()[0] in "\"'" else found.group().rstrip()
         at = _space(text, found.end())
         if text[at : at + 1] != ":" or key in out:
             _refuse("no colon, or a key twice")

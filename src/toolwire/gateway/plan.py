@@ -154,7 +154,9 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:
         begun = _begun(tools, form, required and capabilities.prefill)
-        asked = replace(asked, constraint=_constraint(tools, form, required, plan.rules, begun), output=OutputFormat() if required else asked.output)
+        asked = replace(
+            asked, constraint=_constraint(tools, form, required, plan.rules, capabilities, begun), output=OutputFormat() if required else asked.output
+        )
         tools = _checked(tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
@@ -187,10 +189,10 @@ def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
     return form.opening + (Constraint.head(tools[0]) if len(tools) == 1 else "")
 
 
-def _constraint(tools: tuple[ToolSpec, ...], form: Form, required: bool, rules: PolicyRules, begun: str) -> Constraint:
+def _constraint(tools: tuple[ToolSpec, ...], form: Form, required: bool, rules: PolicyRules, capabilities: Capabilities, begun: str) -> Constraint:
     if form.dialect == BARE:
         return Constraint(tools, "", "", True)
-    one = not rules.parallel or rules.legacy or rules.stop_after == "first"
+    one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
     return Constraint(tools, form.opening, form.closing, required, calls, begun)
 

@@ -38,6 +38,6 @@ class OpenAISource:
 
 
 async def answers(base_url: str, within_s: float) -> bool:
-    """Whether a server listens at this address."""
+    """Whether a server with models listens at this address."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
-        return await Asker(base_url, "", session).ask(base_url + "/models") is not None
+        return "data" in await Asker(base_url, "", session).json(base_url + "/models")

@@ -61,11 +61,14 @@ def _use_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
     values = _object(arguments)
     if values is None or not all(_XML_NAME.match(key) for key in values):
         return f'<use_tool name="{name}">{arguments}</use_tool>'
-    lines = [f"  <name>{name}</name>"]
-    for key, value in values.items():
-        text = _value(value, wants_string(schema, key)) if not isinstance(value, str) or "<" not in value else _quotable(value, schema, key)
-        lines.append(f"  <{key}>{''.join(_ESCAPES.get(char, char) for char in text)}</{key}>")
+    lines = [f"  <name>{name}</name>", *("  " + _child(key, value, schema) for key, value in values.items())]
     return "<use_tool>\n" + "\n".join(lines) + "\n</use_tool>"
+
+
+def _child(key: str, value: Any, schema: Mapping[str, Any]) -> str:
+    """An argument as an element, with entities."""
+    text = _value(value, wants_string(schema, key)) if not isinstance(value, str) or "<" not in value else _quotable(value, schema, key)
+    return f"<{key}>{''.join(_ESCAPES.get(char, char) for char in text)}</{key}>"
 
 
 def _quotable(value: str, schema: Mapping[str, Any], key: str) -> str:
@@ -74,4 +77,82 @@ def _quotable(value: str, schema: Mapping[str, Any], key: str) -> str:
     return value if plain else json.dumps(value, ensure_ascii=False)
 
 
-RENDER_TAGGED = {"use_tool": _use_tool, "qwen_xml": _qwen_xml, "anthropic": _anthropic}
+def _glm(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
+        return f"<tool_call>{name}\n{_no_angle(arguments)}\n</tool_call>"
+    pairs = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{_value(value, wants_string(schema, key))}</arg_value>\n" for key, value in values.items())
+    return f"<tool_call>{name}\n{pairs}</tool_call>"
+
+
+def _minimax(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
+        body = _no_angle(arguments) + "\n"
+    else:
+        body = "".join(f'<parameter name="{key}">{_value(value, wants_string(schema, key))}</parameter>\n' for key, value in values.items())
+    return f'<minimax:tool_call>\n<invoke name="{name}">\n{body}</invoke>\n</minimax:tool_call>'
+
+
+def _dsml(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
+        body = _no_angle(arguments) + "\n"
+    else:
+        body = "".join(f'<｜DSML｜parameter name="{key}" {_dsml_value(value)}</｜DSML｜parameter>\n' for key, value in values.items())
+    return f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="{name}">\n{body}</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+
+
+def _dsml_value(value: Any) -> str:
+    if isinstance(value, str) and "<" not in value:
+        return f'string="true">{value}'
+    return f'string="false">{_no_angle(json.dumps(value, ensure_ascii=False))}'
+
+
+_XTML_TYPES: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "number"),
+    (float, "number"),
+    (list, "array"),
+    (dict, "object"),
+)
+
+
+def _kimi_k3(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_xtml_fits(key, value) for key, value in values.items()):
+        body = f'<|open|>json type="object"<|sep|>{_no_angle(arguments)}<|close|>json<|sep|>'
+    else:
+        body = "".join(_xtml_argument(key, value) for key, value in values.items())
+    return f'<|open|>tools<|sep|><|open|>call tool="{name}" index="1"<|sep|>{body}<|close|>call<|sep|><|close|>tools<|sep|>'
+
+
+def _xtml_fits(key: str, value: Any) -> bool:
+    return len(key) < 100 and "\n" not in key and "<" not in key and not (isinstance(value, str) and "<|close|>" in value)
+
+
+def _xtml_argument(key: str, value: Any) -> str:
+    kind = next((word for type_, word in _XTML_TYPES if isinstance(value, type_)), "null")
+    text = value if isinstance(value, str) else _no_angle(json.dumps(value, ensure_ascii=False))
+    quoted = key.replace("&", "&amp;").replace('"', "&quot;")
+    return f'<|open|>argument key="{quoted}" type="{kind}"<|sep|>{text}<|close|>argument<|sep|>'
+
+
+def _tag_is_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+    values = _object(arguments)
+    if values is None or not all(_XML_NAME.match(key) for key in values):
+        return f"<{name}>\n{_no_angle(arguments)}\n</{name}>"
+    return f"<{name}>\n" + "".join(_child(key, value, schema) + "\n" for key, value in values.items()) + f"</{name}>"
+
+
+RENDER_TAGGED = {
+    "use_tool": _use_tool,
+    "qwen_xml": _qwen_xml,
+    "anthropic": _anthropic,
+    "glm": _glm,
+    "minimax": _minimax,
+    "dsml": _dsml,
+    "kimi_k3": _kimi_k3,
+    "tag_is_tool": _tag_is_tool,
+}

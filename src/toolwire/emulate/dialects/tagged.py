@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import string
 
-from toolwire.emulate.dialects.shapes import Dialect, Opener, TagBlock
+from toolwire.emulate.dialects.shapes import TOOL, Dialect, ElementBlock, Opener, TagBlock
 
 _NAME_ATTRIBUTE = r"""\s+name\s*=\s*["']([^"'<>]+)["']\s*>"""
+_LOOSE_NAME = r"""\s+name\s*=\s*["']?([^"'<>]+?)["']?\s*>"""
 
 _QWEN = TagBlock(
     call_tag=re.compile(r"<function=\s*[\"']?([^\"'<>\s]+)[\"']?\s*>"),
@@ -31,6 +33,49 @@ _USE_TOOL = TagBlock(
     name_child="name",
     entities=True,
 )
+_GLM = TagBlock(
+    call_tag=re.compile(r"(?!)"),
+    call_close="</tool_call>",
+    parameter_tag=re.compile(r"<arg_key>"),
+    parameter_close="</arg_value>",
+    bare_name=True,
+    key_tags=("</arg_key>", "<arg_value>"),
+    first="_" + string.ascii_letters + string.digits,
+)
+_MINIMAX = TagBlock(
+    call_tag=re.compile(r"<invoke" + _LOOSE_NAME),
+    call_close="</invoke>",
+    parameter_tag=re.compile(r"<parameter" + _LOOSE_NAME),
+    parameter_close="</parameter>",
+    wrapper_closers=("</minimax:tool_call>",),
+)
+_DSML = TagBlock(
+    call_tag=re.compile(r"<｜DSML｜invoke\s+name\s*=\s*\"([^\"<>]+)\"\s*/?>"),
+    call_close="</｜DSML｜invoke>",
+    parameter_tag=re.compile(r"<｜DSML｜parameter\s+name\s*=\s*\"([^\"<>]+)\"(?:\s+string\s*=\s*\"(true|false)\")?\s*>"),
+    parameter_close="</｜DSML｜parameter>",
+    wrapper_closers=("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
+)
+_KIMI_K3 = TagBlock(
+    call_tag=re.compile(r"<\|open\|>call(?=\s)(?=.*?\stool=\"([^\"]*)\").*<\|sep\|>"),
+    call_close="<|close|>call<|sep|>",
+    parameter_tag=re.compile(r"<\|open\|>argument(?=\s)(?=.*?\skey=\"([^\"]*)\")(?:(?=.*?\stype=\"([^\"]*)\"))?.*<\|sep\|>"),
+    parameter_close="<|close|>argument<|sep|>",
+    wrapper_closers=("<|close|>tools<|sep|>",),
+    tag_starts=("<|open|>", "<|close|>"),
+    tag_end="<|sep|>",
+    body_tags=(re.compile(r"<\|open\|>json(?:\s.*)?<\|sep\|>"), "<|close|>json<|sep|>"),
+    attribute_entities=True,
+)
+_ELEMENT = ElementBlock(
+    TagBlock(
+        call_tag=re.compile(r"(?!)"),
+        call_close=f"</{TOOL}>",
+        parameter_tag=re.compile(r"<([A-Za-z_][\w.-]*)\s*>"),
+        parameter_close="</{key}>",
+        entities=True,
+    )
+)
 
 TAGGED = (
     Dialect(
@@ -48,4 +93,17 @@ TAGGED = (
         (Opener("<function_calls>", _ANTHROPIC), Opener("<invoke ", _ANTHROPIC, whole=True)),
         note="Claude-trained habit",
     ),
+    Dialect("glm", (Opener("<tool_call>", _GLM),), note="GLM-4.5, 4.6 and 4.7"),
+    Dialect("minimax", (Opener("<minimax:tool_call>", _MINIMAX),), note="MiniMax M2"),
+    Dialect(
+        "dsml",
+        (
+            Opener("<｜DSML｜function_calls>", _DSML),
+            Opener("<｜DSML｜tool_calls>", _DSML),
+            Opener("<｜DSML｜invoke ", _DSML, whole=True),
+        ),
+        note="DeepSeek V3.2 and V4",
+    ),
+    Dialect("kimi_k3", (Opener("<|open|>tools<|sep|>", _KIMI_K3), Opener("<|open|>call ", _KIMI_K3, whole=True)), note="Kimi K3"),
+    Dialect("tag_is_tool", (Opener(f"<{TOOL}>", _ELEMENT, whole=True),), note="Cline- and Roo-like prompts, XML and YAML middleware"),
 )

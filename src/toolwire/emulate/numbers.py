@@ -1,0 +1,63 @@
+"""The bounds of numbers in a JSON schema, exact, and never without an end. Pure; standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+LARGEST = 10**15 - 1
+"""What every reader of JSON keeps exactly."""
+FINEST = Fraction(1, 10**6)
+
+
+class Numbers:
+    """Bounds of a number: no more digits than every reader of JSON keeps, and six behind the point where nothing else is asked."""
+
+    def __init__(self, keywords: Mapping[str, Any]) -> None:
+        low, above = _fraction(keywords.get("minimum")), _fraction(keywords.get("exclusiveMinimum"))
+        high, below = _fraction(keywords.get("maximum")), _fraction(keywords.get("exclusiveMaximum"))
+        self.open_low = above is not None and (low is None or above >= low)
+        self.open_high = below is not None and (high is None or below <= high)
+        low = above if self.open_low else low
+        high = below if self.open_high else high
+        self.low = Fraction(-LARGEST if high is None or high >= -LARGEST else high * 10) if low is None else low
+        self.high = Fraction(LARGEST if self.low <= LARGEST else self.low * 10) if high is None else high
+        step = _fraction(keywords.get("multipleOf"))
+        self.step = step if step and step > 0 else None
+
+    def whole(self) -> dict[str, Any] | None:
+        step = self.step.numerator if self.step else 1
+        low, high = self._multiples(Fraction(step))
+        if low > high:
+            return None
+        return {"type": "integer", "minimum": low * step, "maximum": high * step, **({"multipleOf": step} if step > 1 else {})}
+
+    def any(self, portable: bool) -> dict[str, Any] | None:
+        step = self.step or FINEST
+        low, high = self._multiples(step)
+        if low > high and self.step:
+            return None
+        empty = self.low > self.high or (self.low == self.high and (self.open_low or self.open_high))
+        if empty:
+            return None
+        out: dict[str, Any] = {"type": "number"}
+        out["exclusiveMinimum" if self.open_low else "minimum"] = _plain(self.low)
+        out["exclusiveMaximum" if self.open_high else "maximum"] = _plain(self.high)
+        if low <= high and (self.step or not portable):
+            out["multipleOf"] = _plain(step)
+        return out
+
+    def _multiples(self, step: Fraction) -> tuple[int, int]:
+        """The first and the last multiple of the step within the bounds."""
+        low, high = math.ceil(self.low / step), math.floor(self.high / step)
+        return low + (self.open_low and low * step == self.low), high - (self.open_high and high * step == self.high)
+
+
+def _fraction(value: Any) -> Fraction | None:
+    return None if value is None or isinstance(value, bool) else Fraction(str(value))
+
+
+def _plain(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)

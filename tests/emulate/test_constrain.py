@@ -1,0 +1,262 @@
+"""What a decoder is held to: every value that a bounded schema allows is one that the client's own schema allows, and none goes on for ever."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from toolwire.emulate.bounding import Limits, arguments_schema
+from toolwire.emulate.constrain import bounded, call_schema, json_lark, lark, probes
+from toolwire.emulate.patterns import rust_pattern
+from toolwire.testing.schemas import tool_schemas
+from toolwire.turn import Constraint, ToolSpec
+
+SAMPLES = ("ABC", "2024-10", "#00ff00", "v1.2", "a-b.md", "a@b", "http://ab.cd")
+NODE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}
+TREE = {"type": "object", "properties": {"parts": {"type": "array", "items": {"$ref": "#"}}, "name": {"type": "string"}}}
+
+
+def instance(schema: Any, root: Any, of: random.Random) -> Any:
+    """A value that a bounded schema allows, chosen by chance, often at its edges."""
+    if "$ref" in schema:
+        return instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, of)
+    if "enum" in schema:
+        return of.choice(schema["enum"])
+    if "anyOf" in schema:
+        return instance(of.choice(schema["anyOf"]), root, of)
+    return globals()[f"_{schema['type']}"](schema, root, of)
+
+
+def _object(schema: Any, root: Any, of: random.Random) -> Any:
+    if "properties" not in schema:
+        inner = schema["additionalProperties"] or next(iter(schema["patternProperties"].values()))
+        return {f"k{number}": instance(inner, root, of) for number in range(of.randint(schema.get("minProperties", 0), schema["maxProperties"]))}
+    assert schema["additionalProperties"] is False
+    return {name: instance(one, root, of) for name, one in schema["properties"].items() if name in schema["required"] or of.random() < 0.5}
+
+
+def _array(schema: Any, root: Any, of: random.Random) -> Any:
+    first = schema.get("prefixItems", [])
+    size = of.choice((schema.get("minItems", 0), schema["maxItems"]))
+    return [instance(first[place] if place < len(first) else schema["items"], root, of) for place in range(size)]
+
+
+def _string(schema: Any, root: Any, of: random.Random) -> Any:
+    if "pattern" in schema:
+        return next(text for text in SAMPLES if re.search(schema["pattern"], text))
+    return "x" * of.choice((schema.get("minLength", 0), schema.get("maxLength", 36)))
+
+
+def _integer(schema: Any, root: Any, of: random.Random) -> Any:
+    step = schema.get("multipleOf", 1)
+    return of.choice((-(-schema["minimum"] // step), schema["maximum"] // step)) * step
+
+
+def _number(schema: Any, root: Any, of: random.Random) -> Any:
+    low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum", schema.get("exclusiveMaximum"))
+    assert low is not None and high is not None
+    edges = [schema[name] for name in ("minimum", "maximum") if name in schema]
+    return of.choice([*edges, (low + high) / 2]) if schema.get("multipleOf", 0) < 0.001 else edges[0]
+
+
+def _boolean(schema: Any, root: Any, of: random.Random) -> Any:
+    return of.random() < 0.5
+
+
+def _null(schema: Any, root: Any, of: random.Random) -> Any:
+    return None
+
+
+def holds(schema: dict[str, Any], rounds: int = 8) -> None:
+    validator = jsonschema_rs.validator_for(schema)
+    of = random.Random(1)
+    for portable in (True, False):
+        narrow = bounded(schema, portable=portable)
+        for _ in range(rounds):
+            value = instance(narrow, narrow, of)
+            assert not [error.message for error in validator.iter_errors(value)], (schema, narrow, value)
+
+
+# --- soundness -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
+    for schema in tool_schemas(400):
+        holds(schema, rounds=4)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "object"},
+        {"description": "no type at all", "properties": {"a": {"minimum": 3}}, "required": ["a"]},
+        {"type": ["string", "null", "integer"], "maxLength": 3},
+        {"enum": ["a", 1, None, {"x": [1]}], "type": ["string", "null"]},
+        {"const": {"a": 1}},
+        {"type": "integer", "minimum": 1.5, "exclusiveMaximum": 4},
+        {"type": "integer", "multipleOf": 1.5, "minimum": 1, "maximum": 10},
+        {"type": "number", "minimum": 1e-9, "maximum": 1e-8},
+        {"type": "number", "minimum": 5, "exclusiveMinimum": 5},
+        {"type": "string", "minLength": 3000},
+        {"type": "array", "minItems": 500, "items": {"type": "boolean"}},
+        {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+        {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": ["a", "b", "c"]}},
+        {"type": "array", "contains": {"const": 7}, "items": {"type": "integer"}},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "a"}], "items": False, "minItems": 2},
+        {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "minProperties": 1, "maxProperties": 1},
+        {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2},
+        {"type": "object", "properties": {"a": False, "b": True}},
+        {"type": "object", "required": ["a"], "additionalProperties": {"type": "boolean"}},
+        {"type": "object", "propertyNames": {"enum": ["x", "y"]}, "additionalProperties": {"type": "null"}},
+        {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
+        {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"type": "object", "properties": {"k": {"enum": ["x", "y"]}}, "if": {"properties": {"k": {"const": "x"}}}, "then": {"required": ["k"]}},
+        {
+            "allOf": [
+                {"type": "object", "properties": {"a": {"type": "number"}}},
+                {"properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]},
+            ]
+        },
+        {"enum": ["a", "b"], "not": {"const": "a"}},
+        {"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": {"const": 5}}},
+        {"$defs": {"node": NODE}, "$ref": "#/$defs/node"},
+        {
+            "$defs": {"node": NODE},
+            "type": "object",
+            "properties": {"a": {"allOf": [{"$ref": "#/$defs/node"}], "description": "wrapped"}},
+            "required": ["a"],
+        },
+        TREE,
+        {"$defs": {"a": {"$ref": "#/$defs/b", "type": "object"}, "b": {"properties": {"a": {"$ref": "#/$defs/a"}}}}, "$ref": "#/$defs/a"},
+    ],
+)
+def test_every_keyword_is_kept_or_said_more_narrowly(schema: dict[str, Any]) -> None:
+    holds(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "foo"},
+        {"type": 3, "properties": [1], "required": "a", "items": 5, "enum": "x", "minimum": "1", "anyOf": [], "allOf": 1},
+        {"$ref": "#/nowhere"},
+        {"$ref": "https://example.com/schema.json"},
+        {"$ref": 5},
+        {"type": "integer", "minimum": 10, "maximum": 5},
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        {"type": "object", "required": ["a"], "additionalProperties": False},
+        {"type": "integer", "minimum": 8, "maximum": 13, "multipleOf": 7},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        {"allOf": [{"$ref": "#"}]},
+        {"multipleOf": 0},
+        {"type": "string", "pattern": "(?=a)["},
+    ],
+)
+def test_a_schema_that_means_nothing_is_taken_and_still_ends(schema: dict[str, Any]) -> None:
+    narrow = arguments_schema(schema)
+    value = instance(narrow, narrow, random.Random(1))
+    assert isinstance(value, dict)
+    assert len(json.dumps(value)) < 100_000
+
+
+def test_an_endless_schema_ends_and_a_huge_one_does_not_explode() -> None:
+    wide = {"$defs": {f"d{n}": {"type": "object", "properties": {f"p{m}": {"$ref": f"#/$defs/d{m}"} for m in range(40)}} for n in range(40)}}
+    narrow = bounded({**wide, "$ref": "#/$defs/d0"})
+    assert len(json.dumps(narrow)) < 2_000_000
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(200):
+        deep = {"type": "object", "properties": {"a": deep}}
+    assert bounded(deep)
+
+
+def test_open_ends_are_closed_by_the_limits() -> None:
+    limits = Limits(string=7, items=2, keys=3)
+    assert bounded({"type": "string"}, limits) == {"type": "string", "maxLength": 7}
+    assert bounded({"type": "string", "maxLength": 3}, limits)["maxLength"] == 3
+    assert bounded({"type": "string", "maxLength": 3000}, limits)["maxLength"] == 7
+    assert bounded({"type": "array", "items": {"const": 1}}, limits)["maxItems"] == 2
+    assert bounded({"type": "object"}, limits)["maxProperties"] == 3
+    assert bounded({"type": "object", "properties": {}})["properties"] == {}
+    assert bounded({"type": "integer"})["maximum"] < 10**15
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_patterns_mean_the_same_to_the_grammar() -> None:
+    assert rust_pattern(r"^\d{3}-[\w.]+$") == r"^[0-9]{3}-[A-Za-z0-9_.]+$"
+    assert rust_pattern(r"^\D\W[^\d]$") == r"^[^0-9][^A-Za-z0-9_][^0-9]$"
+    assert rust_pattern(r"^[[]&&.$") == r"^[\[]&&[^\n\r\u2028\u2029]$"
+    for given_up in (r"(?=a)b", r"(?<!a)b", r"\bword\b", r"(a)\1", "[", "(?i)a", "a" * 1000):
+        assert rust_pattern(given_up) is None
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------------------------------------
+
+WEATHER = ToolSpec(
+    "weather", "", {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"], "$defs": {"city": {"enum": ["Oslo"]}}}
+)
+CLOCK = ToolSpec(
+    "clock", "", {"type": "object", "properties": {"at": {"$ref": "#/$defs/city"}}, "required": ["at"], "$defs": {"city": {"type": "null"}}}
+)
+
+
+def test_a_call_is_one_object_and_each_tool_keeps_its_own_definitions() -> None:
+    schema = call_schema(Constraint((WEATHER, CLOCK), "", "", True))
+    judge = jsonschema_rs.validator_for(schema)
+    assert judge.is_valid({"name": "weather", "arguments": {"city": "Oslo"}})
+    assert judge.is_valid({"name": "clock", "arguments": {"at": None}})
+    assert not judge.is_valid({"name": "clock", "arguments": {"at": "Oslo"}})
+    assert not judge.is_valid({"name": "other", "arguments": {}})
+    assert not judge.is_valid({"name": "clock", "arguments": {"at": None}, "more": 1})
+
+
+def test_a_property_called_like_a_keyword_is_still_a_property() -> None:
+    tool = ToolSpec(
+        "t",
+        "",
+        {
+            "type": "object",
+            "properties": {"$ref": {"type": "string"}, "enum": {"$ref": "#/$defs/x"}, "$defs": {"type": "null"}},
+            "$defs": {"x": {"const": 1}},
+        },
+    )
+    judge = jsonschema_rs.validator_for(call_schema(Constraint((tool,), "", "", True)))
+    assert judge.is_valid({"name": "t", "arguments": {"$ref": "a", "enum": 1, "$defs": None}})
+    assert not judge.is_valid({"name": "t", "arguments": {"enum": 2}})
+
+
+def rules(grammar: str) -> dict[str, str]:
+    assert grammar.startswith("%llguidance {}\n")
+    return dict(line.split(": ", 1) for line in grammar.splitlines()[1:])
+
+
+def test_a_grammar_goes_on_where_the_answer_has_begun() -> None:
+    both = Constraint((WEATHER, CLOCK), "<<", ">>", True)
+    assert rules(lark(both))["first"] == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": " rest1'
+    begun = Constraint((WEATHER, CLOCK), "<<", ">>", True, 1, '<<{"name": "')
+    assert rules(lark(begun))["first"] == r'"weather\", \"arguments\": " rest0 | "clock\", \"arguments\": " rest1'
+    single = Constraint((WEATHER,), "<<", ">>", True, 1, "<<" + Constraint.head(WEATHER))
+    assert rules(lark(single))["first"] == "rest0"
+    assert "body" not in rules(lark(single))
+
+
+def test_a_grammar_allows_so_many_calls_and_text_only_where_no_call_is_required() -> None:
+    assert rules(lark(Constraint((WEATHER,), "<<", ">>", True, 3)))["start"] == r'first ("\n" "<<" body){0,2}'
+    assert rules(lark(Constraint((WEATHER,), "<<", ">>", False, 1)))["start"] == "FREE | lead body"
+    assert rules(lark(Constraint((WEATHER,), "<<", ">>", False), answer={"type": "null"}))["start"] == 'answer | "<<" body'
+    assert rules(lark(Constraint((WEATHER,), "", "", False)))["start"] == "first"
+
+
+def test_the_schemas_of_a_grammar_can_be_tried_apart() -> None:
+    whole, single = probes(lark(Constraint((WEATHER, CLOCK), "<<", ">>", False)))
+    assert rules(whole)["start"] == '"~" (arguments0 | arguments1)'
+    assert list(single) == ["arguments0", "arguments1"]
+    assert list(probes(json_lark({"type": "null"}))[1]) == ["answer"]
