@@ -88,7 +88,7 @@ def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest
     Path("toolwire.toml").write_text('[models."acme/one"]\nbackend = "scripted"\n[models.two]\nbackend = "scripted"\n')
     assert main(["models"]) == 0
     header, first, second = capsys.readouterr().out.splitlines()
-    assert header.split() == ["MODEL", "BACKEND", "TOOLS", "CAPABILITIES"]
+    assert header.split() == ["MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES"]
     assert first.split()[:3] == ["acme/one", "scripted", "native"] and second.split()[0] == "two"
     assert main(["models", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -97,6 +97,6 @@ def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest
 
 def test_the_command_line_imports_nothing_heavy_before_a_command_runs() -> None:
     heavy = {"uvicorn", "starlette", "aiohttp", "msgspec", "prometheus_client", "sqlite3", "asyncio"}
-    code = f"import sys, toolwire.__main__ as m; m.build_parser(); print(sorted({heavy!r} & set(sys.modules)))"
+    code = f"import sys, toolwire.__main__ as m; m.build_parser("serve"); print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

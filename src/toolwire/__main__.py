@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from toolwire.config import DEFAULT_MODELS
@@ -27,11 +28,23 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """`place`: the module that has `NAME_arguments` and `run_NAME`, where they are not here."""
+
     name: str
     help: str
     example: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    run: Callable[[argparse.Namespace], int] | None = None
+    place: str = ""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = self.arguments or getattr(import_module(self.place), f"{self.name}_arguments")
+        add(parser)
+
+    def start(self, arguments: argparse.Namespace) -> int:
+        run = self.run or getattr(import_module(self.place), f"run_{self.name}")
+        status: int = run(arguments)
+        return status
 
 
 # --- serve -------------------------------------------------------------------------------------------------------------------------------------
@@ -163,6 +176,12 @@ def _local(arguments: argparse.Namespace) -> int:
 COMMANDS = (
     Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
     Command("models", "list the configured models", "toolwire models --config toolwire.toml", _models_arguments, _models),
+    Command("chat", "chat with a model, over your notes", "toolwire chat --vault ~/notes", place="toolwire.surfaces.terminal.chat"),
+    Command("ask", "ask one question", 'toolwire ask "What is a park?"', place="toolwire.surfaces.terminal.ask"),
+    Command("note", "go on with a conversation that lives in a note", "toolwire note Ideas.md", place="toolwire.surfaces.terminal.note"),
+    Command("vault", "index or search a folder of notes", 'toolwire vault search ~/notes "plan"', place="toolwire.surfaces.terminal.vault"),
+    Command("mcp", "offer a vault's tools over MCP", "toolwire mcp --vault ~/notes", place="toolwire.surfaces.mcp.command"),
+    Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.surfaces.terminal.approvals"),
     Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
     Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
 )
@@ -194,7 +213,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"toolwire: {message} (see {self.prog} --help)\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """`chosen`: only this command's arguments are needed, so that the modules of others need not be loaded."""
     parser = _Parser(prog="toolwire", description="OpenAI-grade tool calling for any model.", epilog="example: toolwire serve")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -203,15 +223,18 @@ def build_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(command.name, help=command.help, description=command.help, epilog=f"example: {command.example}")
         sub.add_argument("--config", metavar="F", help="settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory")
         sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
-        command.arguments(sub)
-        sub.set_defaults(run=command.run)
+        if chosen is None or command.name == chosen:
+            command.add_arguments(sub)
+        sub.set_defaults(run=command.start)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit status."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    names = {command.name for command in COMMANDS}
+    parser = build_parser(next((word for word in given if word in names), ""))
+    arguments = parser.parse_args(given)
     if arguments.version:
         from importlib.metadata import version
 

@@ -1,0 +1,93 @@
+"""`toolwire vault index DIR` and `toolwire vault search DIR "…"`: a vault's index from the shell. No model, and nothing leaves this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from toolwire.config import ConfigError
+from toolwire.surfaces.terminal.shown import clean
+from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
+from toolwire.vault.search import search
+
+BAR = 30
+PAINT_EVERY_S = 0.1
+
+
+def vault_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("index", "search"), help="index: build or refresh the index; search: look for notes")
+    parser.add_argument("folder", metavar="DIR", help="the folder of notes")
+    parser.add_argument("query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word')
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="so many results at most; default 10, 50 at most")
+    parser.add_argument("--json", action="store_true", help="JSON, for scripts")
+
+
+def run_vault(arguments: argparse.Namespace) -> int:
+    query = " ".join(arguments.query)
+    if arguments.action == "search" and not query.strip():
+        raise ConfigError('vault search: there is nothing to look for (example: toolwire vault search ~/notes "machine learning")')
+    try:
+        with Vault(Path(arguments.folder).expanduser()) as vault, Index(vault) as index:
+            refreshed = _refreshed(index)
+            if arguments.action == "index":
+                _tell_refresh(refreshed, index.count(), arguments.json)
+                return 0
+            return _tell_found(search(index, query, arguments.limit), arguments.json)
+    except PathRefused as refused:
+        raise ConfigError(str(refused)) from None
+
+
+def _refreshed(index: Index) -> Refresh:
+    bar = _Bar() if sys.stderr.isatty() else None
+    try:
+        return index.refresh(bar.show if bar is not None else None)
+    finally:
+        if bar is not None:
+            bar.clear()
+
+
+class _Bar:
+    """A line on the terminal that says how far it is."""
+
+    def __init__(self) -> None:
+        self._painted = 0.0
+
+    def show(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._painted < PAINT_EVERY_S and done != total:
+            return
+        self._painted = now
+        share = min(1.0, done / total) if total else 1.0
+        filled = int(BAR * share)
+        print(f"\rindexing [{'█' * filled}{' ' * (BAR - filled)}] {done}/{max(done, total)} notes", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._painted:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _tell_refresh(done: Refresh, count: int, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"notes": count, **asdict(done)}))
+        return
+    changes = f"{done.added} new, {done.changed} changed, {done.removed} gone"
+    print(f"{count} notes indexed: {changes}; {done.seconds:.2f} s{', rebuilt' if done.rebuilt else ''}")
+    for reason in done.reasons:
+        print(f"  skipped {clean(reason)}")
+
+
+def _tell_found(found: Found, as_json: bool) -> int:
+    """Exit status 1 when nothing was found, as grep has it."""
+    if as_json:
+        print(json.dumps(asdict(found), ensure_ascii=False))
+    else:
+        for hit in found.hits:
+            where = f" › {' › '.join(hit.headings)}" if hit.headings else ""
+            print(f"{clean(hit.path)}:{hit.line}{clean(where)}  ({hit.matches})\n    {clean(hit.preview)}")
+        if found.hint:
+            print(clean(found.hint), file=sys.stderr)
+    return 0 if found.hits else 1
