@@ -97,6 +97,6 @@ def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest
 
 def test_the_command_line_imports_nothing_heavy_before_a_command_runs() -> None:
     heavy = {"uvicorn", "starlette", "aiohttp", "msgspec", "prometheus_client", "sqlite3", "asyncio"}
-    code = f"import sys, toolwire.__main__ as m; m.build_parser("serve"); print(sorted({heavy!r} & set(sys.modules)))"
+    code = f"import sys, toolwire.__main__ as m; m.build_parser('serve'); print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -176,12 +176,12 @@ def _local(arguments: argparse.Namespace) -> int:
 COMMANDS = (
     Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
     Command("models", "list the configured models", "toolwire models --config toolwire.toml", _models_arguments, _models),
-    Command("chat", "chat with a model, over your notes", "toolwire chat --vault ~/notes", place="toolwire.surfaces.terminal.chat"),
-    Command("ask", "ask one question", 'toolwire ask "What is a park?"', place="toolwire.surfaces.terminal.ask"),
-    Command("note", "go on with a conversation that lives in a note", "toolwire note Ideas.md", place="toolwire.surfaces.terminal.note"),
+    Command("chat", "chat with a model, over your notes", "toolwire chat --vault ~/notes", place="toolwire.surfaces.terminal.cli"),
+    Command("ask", "ask one question", 'toolwire ask "What is a park?"', place="toolwire.surfaces.terminal.cli"),
+    Command("note", "go on with a conversation that lives in a note", "toolwire note Ideas.md", place="toolwire.surfaces.terminal.cli"),
     Command("vault", "index or search a folder of notes", 'toolwire vault search ~/notes "plan"', place="toolwire.surfaces.terminal.vault"),
     Command("mcp", "offer a vault's tools over MCP", "toolwire mcp --vault ~/notes", place="toolwire.surfaces.mcp.command"),
-    Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.surfaces.terminal.approvals"),
+    Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.surfaces.terminal.cli"),
     Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
     Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
 )

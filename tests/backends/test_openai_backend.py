@@ -428,7 +428,7 @@ async def test_the_backend_works_again_on_another_event_loop() -> None:
         ({"base_ulr": "x"}, "unknown key base_ulr; did you mean base_url?"),
         ({"base_url": "localhost:11434"}, "base_url: expected an address"),
         ({"base_url": "http://user:pw@host/v1"}, "base_url: must not hold a user"),
-        ({"tools": "constrained"}, 'tools: "constrained" is not available'),
+        ({"profile": "olama"}, "profile: expected one of auto, openai, openrouter, ollama"),
         ({"tools": "maybe"}, "tools: expected one of auto, native, emulated, constrained"),
         ({"timeout_s": "long"}, "timeout_s: expected a number"),
         ({"timeout_s": 0}, "timeout_s: expected a number above 0"),
@@ -445,7 +445,7 @@ def test_a_bad_option_says_what_is_wrong(options: dict[str, Any], message: str) 
 
 
 def test_options_that_contradict_each_other_are_refused_however_they_are_made() -> None:
-    for options in ({"tools": "constrained"}, {"base_url": "ftp://host"}, {"connect_timeout_s": -1.0}, {"headers": {"a": 1}}):
+    for options in ({"profile": "none"}, {"base_url": "ftp://host"}, {"connect_timeout_s": -1.0}, {"headers": {"a": 1}}):
         with pytest.raises(ValueError):
             OpenAIOptions(**options)
 
@@ -459,8 +459,8 @@ def test_options_are_a_table_and_never_show_the_key() -> None:
 
 
 def test_strategy_and_capabilities_follow_the_setting() -> None:
-    native, emulated = OpenAIBackend("m", {"tools": "auto"}), OpenAIBackend("m", {"tools": "emulated"})
-    assert (native.strategy, emulated.strategy) == ("native", "emulated")
+    native, emulated, constrained = (OpenAIBackend("m", {"tools": tools}) for tools in ("auto", "emulated", "constrained"))
+    assert (native.strategy, emulated.strategy, constrained.strategy) == ("native", "emulated", "constrained")
     assert native.capabilities.tools and {"temperature", "tools", "max_output_tokens", "parallel_tool_calls"} <= native.capabilities.fields
     assert not emulated.capabilities.tools and "tools" not in emulated.capabilities.fields and "temperature" in emulated.capabilities.fields
 

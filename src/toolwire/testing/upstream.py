@@ -277,10 +277,13 @@ Script = Reply | Callable[[Recorded], Reply]
 
 
 class FakeUpstream:
-    """Plays its replies in order and repeats the last one. `gone` is set when a client leaves before its answer ended."""
+    """Plays its replies in order and repeats the last one. `gone` is set when a client leaves before its answer ended.
 
-    def __init__(self, *script: Script) -> None:
+    `pages` are the answers of other paths, by path: a text, or what becomes JSON; None is a 404."""
+
+    def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None) -> None:
         self.script = list(script)
+        self.pages = dict(pages or {})
         self.requests: list[Recorded] = []
         self.gone = asyncio.Event()
         self.sending = asyncio.Event()
@@ -314,6 +317,10 @@ class FakeUpstream:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         recorded = Recorded(request.method, request.path, dict(request.headers), json.loads(raw) if raw else None)
+        if request.path in self.pages:
+            self.requests.append(recorded)
+            page = self.pages[request.path]
+            return web.Response(status=404) if page is None else web.Response(text=page) if isinstance(page, str) else web.json_response(page)
         if request.method == "GET":
             self.requests.append(recorded)
             return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model", "created": 1, "owned_by": "fake"}]})

@@ -5,11 +5,14 @@
 - Closing the iterator closes the connection at once, so that the server stops generating.
 - A pooled connection that the server has closed in the meantime is tried again once, on a fresh connection, as long as no answer has begun.
 - A client that does not stream gets the answer in one upstream body, which costs less.
+- The kind of server is found out before the first turn. A refusal of tools, or of what holds the decoder to them, is remembered, and said by the one
+  event `tools_unsupported`, so that the turn is planned anew.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -19,10 +22,15 @@ import aiohttp
 from yarl import URL
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
-from toolwire.backends.openai.failures import http_failure, transport_failure
+from toolwire.backends.openai.discover import Asker, facts_of, identify
+from toolwire.backends.openai.echo import Echo, given_beginning
+from toolwire.backends.openai.failures import http_failure, presentable, transport_failure, words_of
 from toolwire.backends.openai.options import OpenAIOptions
+from toolwire.backends.openai.profiles import Profile
 from toolwire.backends.openai.read import AnswerReader
-from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS, render
+from toolwire.backends.openai.refusals import STATUSES, Refused, refused
+from toolwire.backends.openai.render import Body, render
+from toolwire.backends.openai.ways import FORGET_S, Ways
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
@@ -32,6 +40,8 @@ USER_AGENT = "toolwire"
 END_MARK_S = 5.0
 """How long usage and the end mark are awaited once the finish reason has come, whatever else comes."""
 READY_S = 2.0
+ASK_AGAIN_S = 60.0
+"""How long a server that did not say who it is is not asked again."""
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
@@ -56,37 +66,43 @@ class OpenAIBackend:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=self.options.connect_timeout_s, sock_read=self.options.timeout_s)
         self._pool: _Pool | None = None
 
-        self.strategy: Strategy = "emulated" if self.options.tools == "emulated" else "native"
-        self.capabilities = self._capabilities()
+        self.ways = Ways(self.options, self.model, time.monotonic)
+        self._ask_after = 0.0
+        self._asking: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
-    def _capabilities(self) -> Capabilities:
-        native = self.strategy == "native"
-        return Capabilities(
-            tools=native,
-            tool_choice=native,
-            strict=native,
-            parallel=native,
-            schema=True,
-            images=True,
-            reasoning=True,
-            usage=self.options.stream_usage,
-            fields=PASSED_ON | TOOL_FIELDS if native else PASSED_ON,
-        )
+    @property
+    def strategy(self) -> Strategy:
+        return self.ways.strategy
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.ways.capabilities
+
+    @property
+    def profile(self) -> Profile:
+        """The kind of server, as far as it is known."""
+        return self.ways.profile
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         """Runs the turn; ends with exactly one `Finish` or `Failure`."""
-        body = encode(render(turn, self.model, self.options))
+        profile = self.ways.profile
+        rendered = render(turn, self.model, self.options, profile)
+        body, asked = encode(rendered), _asked(turn, rendered)
+        echo = Echo(given_beginning(turn)) if profile.prefill else None
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
         response: aiohttp.ClientResponse | None = None
         try:
             response = await self._post(body)
             if response.status != 200:
-                yield [await self._refused(response)]
+                yield [await self._failed(response, asked)]
             elif turn.stream or _is_stream(response):
                 async for batch in _read_stream(response, reader, limit=None if turn.stream else BODY_LIMIT):
-                    yield batch
+                    if asked:
+                        batch, asked = self._healed(batch, asked), frozenset()
+                    yield batch if echo is None else echo.feed(batch)
             else:
-                yield reader.read_body(await _read_body(response))
+                batch = self._healed(reader.read_body(await _read_body(response)), asked)
+                yield batch if echo is None else echo.feed(batch)
         except (*_BROKEN, ToolwireError) as error:
             if not reader.ended:
                 yield reader.fail(transport_failure(error, started=response is not None))
@@ -100,7 +116,25 @@ class OpenAIBackend:
         return None
 
     async def prepare(self) -> None:
-        pass
+        """Finds out what kind of server it is, and what it says of the model, where that decides anything."""
+        if time.monotonic() < self._ask_after:
+            return
+        loop = asyncio.get_running_loop()
+        if self._asking is None or self._asking[0] is not loop:
+            self._asking = loop, asyncio.Lock()
+        async with self._asking[1]:
+            if time.monotonic() >= self._ask_after:
+                self._ask_after = time.monotonic() + (FORGET_S if await self._learn() else ASK_AGAIN_S)
+
+    async def _learn(self) -> bool:
+        """Whether the server said who it is."""
+        asker = Asker(self.options.base_url, self.options.api_key, self._session(), self.options.headers)
+        found = await identify(asker) if self.options.profile == "auto" else self.options.server
+        if found is None:
+            return False
+        facts = await facts_of(asker, found, self.model) if self.options.tools in ("auto", "constrained") else None
+        self.ways.learn(found, facts)
+        return True
 
     async def ready(self) -> bool:
         """Whether the server answers and takes the key; it is not asked to generate anything."""
@@ -135,7 +169,7 @@ class OpenAIBackend:
     async def _send(self, body: bytes) -> aiohttp.ClientResponse:
         return await self._session().post(self._chat_url, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False)
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> Failure:
+    async def _failed(self, response: aiohttp.ClientResponse, asked: frozenset[Refused]) -> Failure:
         try:
             async with asyncio.timeout(END_MARK_S):
                 body = await response.content.read(ERROR_BODY_LIMIT)
@@ -143,7 +177,30 @@ class OpenAIBackend:
                     body += more
         except _BROKEN:
             body = b""
-        return http_failure(response.status, response.headers, body, self._secrets)
+        failure = http_failure(response.status, response.headers, body, self._secrets)
+        return self._refusal(failure, words_of(body), asked) if response.status in STATUSES else failure
+
+    def _healed(self, batch: Batch, asked: frozenset[Refused]) -> Batch:
+        """The first batch of an answer; an error that stands in its place may be a refusal too."""
+        first = batch[0] if len(batch) == 1 else None
+        return [self._refusal(first, first.message, asked)] if asked and isinstance(first, Failure) else batch
+
+    def _refusal(self, failure: Failure, words: str, asked: frozenset[Refused]) -> Failure:
+        """The failure as it is, or, where the words refuse what another way can do without, the sign to take that way."""
+        what = refused(words, asked) if asked else None
+        if what is None or not self.ways.heals(what):
+            return failure
+        self.ways.refuse(what)
+        return Failure("tools_unsupported", presentable(words, self._secrets))
+
+
+def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
+    """What of this request a server may refuse, and another way can do without."""
+    if turn.constraint is not None:
+        return frozenset({"constraint"})
+    if "tools" not in body:
+        return frozenset()
+    return frozenset({"tools", "choice"}) if body.get("tool_choice", "auto") not in ("auto", "none") else frozenset({"tools"})
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def http_failure(status: int, headers: Mapping[str, str], body: bytes, secrets: 
     error = _error_in(body)
     words = _words(error, body)
     kind = _kind(status, error, words)
-    if kind == "backend" and status == 404:
+    if kind == "backend" and status == 404 and not error.get("message"):
         return Failure("backend", "The upstream server does not know this address (HTTP 404). Check base_url.")
     retry = _retry_after(headers) if status in (429, 503) else None
     return _failure(kind, words, error, f"HTTP {status}", retry, secrets)
@@ -111,6 +111,11 @@ def transport_failure(error: BaseException, started: bool) -> Failure:
     return Failure("backend", "The upstream server did not speak HTTP as expected.")
 
 
+def words_of(body: bytes) -> str:
+    """The upstream's own words in an error's body."""
+    return _words(_error_in(body), body)
+
+
 def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
     for key in ("code", "type"):
         word = error.get(key)
@@ -135,11 +140,11 @@ def _failure(kind: str, words: str, error: Mapping[str, Any], where: str, retry:
     else:
         message = words if kind in ("invalid_request", "context_length", "content_filter", "model_not_found") else f"Upstream ({where}): {words}"
     shown = param if isinstance(param, str) else None, code if kind == "invalid_request" and isinstance(code, str) else None
-    param, code = (None if text is None else _presentable(text, secrets) for text in shown)
-    return Failure(kind, _presentable(message, secrets), param, code, retry)
+    param, code = (None if text is None else presentable(text, secrets) for text in shown)
+    return Failure(kind, presentable(message, secrets), param, code, retry)
 
 
-def _presentable(text: str, secrets: tuple[str, ...]) -> str:
+def presentable(text: str, secrets: tuple[str, ...]) -> str:
     """One short line of valid text without secrets."""
     text = " ".join(scrub(text[:WORDS_LIMIT]).split())
     for secret in filter(None, secrets):

@@ -9,23 +9,30 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import SplitResult, urlsplit
 
+from toolwire.backends.openai.profiles import GENERIC, PROFILES, Profile, by_address
 from toolwire.emulate.dialects import select
 
 ToolsSetting = Literal["auto", "native", "emulated", "constrained"]
 SystemRole = Literal["system", "developer", "keep"]
 MaxTokensField = Literal["auto", "max_tokens", "max_completion_tokens"]
+SchemaSetting = Literal["auto", "response_format", "json_schema", "structured_outputs", "guided_json"]
+GrammarSetting = Literal["auto", "none", "lark", "structural_tag"]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAIOptions:
     """`model` empty: the id that clients send. `system_role`: the role that instructions, system and developer messages get; `keep` leaves messages
-    as they are. `reasoning_history`: earlier reasoning goes back as `reasoning_content`. `proxy_from_env`: HTTP_PROXY and its kin are obeyed."""
+    as they are. `reasoning_history`: earlier reasoning goes back as `reasoning_content`. `proxy_from_env`: HTTP_PROXY and its kin are obeyed.
+    `profile`: the kind of server, a name of `profiles.PROFILES`; `auto`: known by its address, or asked for. `schema_field` and `grammar`: how it is
+    held to a schema or a form; `auto`: as its profile says. `dialects`: how calls are looked for in text; empty: the default, and what the model's
+    family writes."""
 
     base_url: str = "https://api.openai.com/v1"
     api_key: str = field(default="", repr=False)
     model: str = ""
+    profile: str = "auto"
     tools: ToolsSetting = "auto"
-    dialects: tuple[str, ...] = ("sentinel", "hermes", "use_tool")
+    dialects: tuple[str, ...] = ()
     cumulative_arguments: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 300.0
@@ -34,24 +41,27 @@ class OpenAIOptions:
     system_role: SystemRole = "system"
     reasoning_history: bool = False
     max_tokens_field: MaxTokensField = "auto"
+    schema_field: SchemaSetting = "auto"
+    grammar: GrammarSetting = "auto"
     proxy_from_env: bool = False
 
     @property
-    def max_tokens_name(self) -> str:
-        """OpenAI's newer models refuse `max_tokens`; most other servers know only that."""
-        if self.max_tokens_field != "auto":
-            return self.max_tokens_field
-        return "max_completion_tokens" if urlsplit(self.base_url).hostname == "api.openai.com" else "max_tokens"
+    def server(self) -> Profile:
+        """The kind of server, as far as the options tell."""
+        return PROFILES[self.profile] if self.profile != "auto" else by_address(self.base_url) or GENERIC
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> OpenAIOptions:
-        """The options from a table, or a `ValueError` that says in one line what is wrong."""
-        return cls(**{key: _checked(key, value) for key, value in given.items()})
+        """The options from a table, or a `ValueError` that says in one line what is wrong. A named profile brings its address."""
+        checked = {key: _checked(key, value) for key, value in given.items()}
+        if checked.get("profile", "auto") != "auto":
+            checked.setdefault("base_url", PROFILES[checked["profile"]].base_url)
+        return cls(**checked)
 
     def __post_init__(self) -> None:
         _check_url(self.base_url)
-        if self.tools == "constrained":
-            raise ValueError('tools: "constrained" is not available for this backend yet; use "auto", "native" or "emulated"')
+        if self.profile not in _CHOICES["profile"]:
+            raise ValueError(f"profile: expected one of {', '.join(_CHOICES['profile'])}")
         for key in ("timeout_s", "connect_timeout_s"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"{key}: expected a number above 0")
@@ -99,7 +109,14 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
-_CHOICES = {"tools": get_args(ToolsSetting), "system_role": get_args(SystemRole), "max_tokens_field": get_args(MaxTokensField)}
+_CHOICES = {
+    "profile": ("auto", *PROFILES),
+    "tools": get_args(ToolsSetting),
+    "system_role": get_args(SystemRole),
+    "max_tokens_field": get_args(MaxTokensField),
+    "schema_field": get_args(SchemaSetting),
+    "grammar": get_args(GrammarSetting),
+}
 _KINDS = {"bool": "flag", "float": "number", "tuple[str, ...]": "texts", "Mapping[str, str]": "table"}
 _EXPECTED = {
     "text": "a string",

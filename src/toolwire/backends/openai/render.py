@@ -5,6 +5,8 @@
 - Tool answers hold text only; their images follow in a user message.
 - `tool_choice` that allows some tools sends only those. `n` is never sent: the pipeline runs a turn n times.
 - A field that the client did not send is not sent.
+- What the server does not read or refuses (`profiles.py`) is put in another way where there is one: a named `tool_choice` is `required` with that
+  tool alone, `none` sends no tools, `json_object` is a schema, texts are joined. A constraint takes the place of the answer's format.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
+from toolwire.backends.openai.profiles import Profile
 from toolwire.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, TextPart, ToolSpec, Turn
 
 Body = dict[str, Any]
@@ -35,20 +38,27 @@ TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functio
 """And those that do where tools are native."""
 
 
-def render(turn: Turn, model: str, options: OpenAIOptions | None = None) -> Body:
-    """The request's body. `model` is the upstream's name for the model."""
+def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile: Profile | None = None) -> Body:
+    """The request's body. `model` is the upstream's name for the model, `profile` the kind of server; None: what the options say."""
     options = options or OpenAIOptions()
+    profile = profile or options.server
     body: Body = {"model": model, "messages": _messages(turn, options)}
-    _add_tools(body, turn)
-    if turn.output.type != "text":
-        body["response_format"] = _response_format(turn.output)
+    if not profile.text_parts:
+        _join_texts(body["messages"])
+    _add_tools(body, turn, profile)
+    if turn.constraint is not None:
+        from toolwire.backends.openai.constraints import constraint_fields  # most turns have none
+
+        body.update(constraint_fields(turn.constraint, profile.schema, profile.strict_schema, profile.grammar))
+    elif turn.output.type != "text":
+        body["response_format"] = _response_format(turn.output, profile)
     sampling = turn.sampling
     for name in SAMPLING_FIELDS:
         value = getattr(sampling, name)
         if value is not None:
             body[name] = value
     if sampling.max_tokens is not None:
-        body[options.max_tokens_name] = sampling.max_tokens
+        body[profile.max_tokens if options.max_tokens_field == "auto" else options.max_tokens_field] = sampling.max_tokens
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     if sampling.effort is not None:
@@ -161,6 +171,14 @@ def _joined(first: str | list[Body] | None, second: str | list[Body]) -> str | l
     return [*_as_parts(first), *_as_parts(second)]
 
 
+def _join_texts(messages: list[Body]) -> None:
+    """Contents that are texts alone become one text."""
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, list) and all(part["type"] == "text" for part in content):
+            message["content"] = "\n\n".join(part["text"] for part in content)
+
+
 def _as_parts(content: str | list[Body]) -> list[Body]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
@@ -185,16 +203,19 @@ def _other_part(part: OtherPart) -> Body:
 # --- tools and format --------------------------------------------------------------------------------------------------------------------------
 
 
-def _add_tools(body: Body, turn: Turn) -> None:
+def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
     choice = turn.tool_choice
-    tools = [tool for tool in turn.tools if choice.allowed is None or tool.name in choice.allowed]
-    if not tools:
+    names, mode = (choice.allowed, choice.mode)
+    if choice.name is not None and "named" not in profile.choices:
+        names = (choice.name,)  # the same thing, said in words that the server knows
+    tools = [tool for tool in turn.tools if names is None or tool.name in names]
+    if not tools or (mode == "none" and "none" not in profile.choices):
         return
     body["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
-    if choice.name is not None:
+    if choice.name is not None and "named" in profile.choices:
         body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif choice.mode != "auto" or "tool_choice" in turn.sent:
-        body["tool_choice"] = choice.mode
+    elif mode in profile.choices or (mode == "auto" and "tool_choice" in turn.sent and profile.choices):
+        body["tool_choice"] = mode
     if not turn.parallel or "parallel_tool_calls" in turn.sent:
         body["parallel_tool_calls"] = turn.parallel
 
@@ -209,9 +230,11 @@ def _function(tool: ToolSpec) -> Body:
     return function
 
 
-def _response_format(output: OutputFormat) -> Body:
+def _response_format(output: OutputFormat, profile: Profile) -> Body:
     if output.type == "json_object":
-        return {"type": "json_object"}
+        if profile.json_object:
+            return {"type": "json_object"}
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
     schema: Body = {"name": output.name or "answer", "schema": output.schema or {}, "strict": output.strict}
     if output.description:
         schema["description"] = output.description

@@ -1,0 +1,219 @@
+"""What is known of OpenAI-compatible servers, as data. One engine (`render.py`, `ways.py`, `discover.py`) reads this table; nothing else branches
+on a server's name.
+
+A row holds what a server's own documentation or source says, with its source in a comment; what is not known of a server is as OpenAI has it. The
+sources were read in August 2026.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+Choice = Literal["none", "required", "named"]
+SchemaField = Literal["response_format", "json_schema", "structured_outputs", "guided_json"]
+Grammar = Literal["none", "lark", "structural_tag"]
+MaxTokens = Literal["max_tokens", "max_completion_tokens"]
+
+EVERY_CHOICE: frozenset[Choice] = frozenset({"none", "required", "named"})
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of server.
+
+    `base_url` and `port` are its defaults. It is known by its `hosts`; by its port where `own_port` says that hardly anything else listens there; by
+    `owned_by`, which its models carry in `/v1/models`; by its `server` header; or by `probe`: a path from the root that answers with these words.
+    `choices` are the values of `tool_choice` that it takes besides `auto`; `firm`: `required` then brings a call for certain. `schema` is the field
+    that holds a whole answer to a JSON schema, `strict_schema` whether `strict` is said there; `grammar` is how an answer of text with calls in it is
+    held to a form. `json_object`: that format is known. `text_parts`: a message may be a list of texts. `prefill`: an answer goes on with the last
+    assistant message. `ignores`: request fields that it does not read. `sins`: what it does otherwise than OpenAI, for people; all of it is healed.
+    """
+
+    name: str
+    title: str
+    base_url: str
+    port: int | None = None
+    hosts: tuple[str, ...] = ()
+    own_port: bool = False
+    owned_by: tuple[str, ...] = ()
+    server: str = ""
+    probe: tuple[str, str] | None = None
+    tools: bool = True
+    choices: frozenset[Choice] = EVERY_CHOICE
+    firm: bool = True
+    parallel: bool = True
+    strict: bool = False
+    schema: SchemaField = "response_format"
+    strict_schema: bool = True
+    grammar: Grammar = "none"
+    json_object: bool = True
+    images: bool = True
+    image_urls: bool = True
+    text_parts: bool = True
+    prefill: bool = False
+    max_tokens: MaxTokens = "max_tokens"
+    ignores: frozenset[str] = field(default_factory=frozenset)
+    sins: tuple[str, ...] = ()
+
+
+_ROWS = (
+    Profile(
+        # platform.openai.com/docs/api-reference/chat; strict schemas are a subset, so a call's schema is sent without `strict`
+        "openai",
+        "OpenAI",
+        "https://api.openai.com/v1",
+        hosts=("api.openai.com",),
+        strict=True,
+        strict_schema=False,
+        max_tokens="max_completion_tokens",
+    ),
+    Profile(
+        # openrouter.ai/docs/requests, /docs/api-reference: comments while it waits, errors inside the stream, endpoints by `supported_parameters`;
+        # endpoints advertise `max_tokens`, not the newer name
+        "openrouter",
+        "OpenRouter",
+        "https://openrouter.ai/api/v1",
+        hosts=("openrouter.ai",),
+        strict=True,
+        strict_schema=False,
+        sins=("comments between the chunks", "errors of a provider inside a stream that began well", "some models take tools but not `required`"),
+    ),
+    Profile(
+        # ollama docs/api/openai-compatibility.mdx ("[ ] tool_choice"), openai/openai.go (request struct, decodeImageURL, FromChatRequest: a list of
+        # parts becomes one message each and loses its tool_call_id), server/routes.go ("Ollama is running"); ollama/ollama issues 15457 (index 0),
+        # 7881 (no index)
+        "ollama",
+        "Ollama",
+        "http://127.0.0.1:11434/v1",
+        11434,
+        own_port=True,
+        probe=("/", "Ollama is running"),
+        choices=frozenset(),
+        image_urls=False,
+        text_parts=False,
+        ignores=frozenset({"logit_bias", "user", "verbosity"}),
+        sins=(
+            "`tool_choice` is not read",
+            "calls come whole, several of them with index 0 (before 0.20), or with no index at all (before 0.4.7)",
+            "`stop` behind calls (older ones)",
+            "images by URL are refused",
+            "a message of several texts becomes several messages",
+        ),
+    ),
+    Profile(
+        # lmstudio.ai docs api-changelog (0.3.15: tool_choice strings only; 0.3.16: capabilities), developer/openai-compat/chat-completions (fields),
+        # lmstudio-bug-tracker issues 670 ("Supported string values: none, auto, required"), 830 (empty id), 649 (empty name in each piece);
+        # "'response_format.type' must be 'json_schema' or 'text'"
+        "lmstudio",
+        "LM Studio",
+        "http://127.0.0.1:1234/v1",
+        1234,
+        own_port=True,
+        probe=("/api/v0/models", '"compatibility_type"'),
+        choices=frozenset({"none", "required"}),
+        firm=False,
+        json_object=False,
+        ignores=frozenset({"user", "verbosity"}),
+        sins=(
+            "a named `tool_choice` is refused; `required` holds for GGUF models only",
+            "`json_object` is refused",
+            "empty ids",
+            "an empty name in every piece of a call (0.3.15)",
+            "`tool_calls` as the reason of an answer without calls",
+        ),
+    ),
+    Profile(
+        # docs/features/tool_calling.md (choices, strict), docs/features/structured_outputs.md, entrypoints/openai/engine/protocol.py (owned_by;
+        # response_format takes `structural_tag` with an xgrammar `format`), chat_completion/serving.py ("stop" for named tool calls)
+        "vllm",
+        "vLLM",
+        "http://127.0.0.1:8000/v1",
+        8000,
+        owned_by=("vllm",),
+        strict=True,
+        grammar="structural_tag",
+        ignores=frozenset({"verbosity"}),
+        sins=("tools only with --enable-auto-tool-choice and --tool-call-parser", "`stop` as the reason of a named call"),
+    ),
+    Profile(
+        # python/sglang/srt/entrypoints/openai/protocol.py (owned_by; StructuralTagResponseFormat; strict), docs/advanced_features/structured_outputs
+        "sglang",
+        "SGLang",
+        "http://127.0.0.1:30000/v1",
+        30000,
+        owned_by=("sglang",),
+        grammar="structural_tag",
+        ignores=frozenset({"verbosity"}),
+        sins=("without --tool-call-parser calls under `auto` stay text", "name and arguments of a call in chunks of their own"),
+    ),
+    Profile(
+        # tools/server/server-common.cpp (tools need --jinja; a tool_choice that is no string counts as auto), server-context.cpp (owned_by, /props),
+        # server-http.cpp (Server header), its README (--prefill-assistant, on by default), common/chat-auto-parser-generator.cpp (`required`: text,
+        # then calls). common/sampling.cpp: a Lark grammar ABORTS a server that was built without llguidance, so `discover` looks first, and
+        # `grammar` holds only where it said yes
+        "llamacpp",
+        "llama.cpp",
+        "http://127.0.0.1:8080/v1",
+        8080,
+        owned_by=("llamacpp",),
+        server="llama.cpp",
+        choices=frozenset({"none", "required"}),
+        firm=False,
+        grammar="lark",
+        prefill=True,
+        ignores=frozenset({"user", "verbosity"}),
+        sins=(
+            "a template without tools drops them in silence",
+            "`required` lets text stand before the call",
+            "a named `tool_choice` counts as `auto`",
+            "an answer that its own parser does not know is HTTP 500",
+        ),
+    ),
+    Profile(
+        # litellm/proxy/health_endpoints ("I'm alive!"), litellm/utils.py (UnsupportedParamsError), its issues 33678 and 21331 (index 0)
+        "litellm",
+        "LiteLLM",
+        "http://127.0.0.1:4000/v1",
+        4000,
+        probe=("/health/liveliness", "I'm alive!"),
+        strict_schema=False,
+        sins=("what stands behind it decides", "index 0 for every call", "arguments as an object, and `stop` behind calls (ollama_chat)"),
+    ),
+    Profile("generic", "another server", "http://127.0.0.1:8000/v1", strict=True, sins=("all of the above are healed",)),
+)
+
+PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}
+GENERIC = PROFILES["generic"]
+
+
+def by_address(base_url: str) -> Profile | None:
+    """The server that surely stands at this address; None: it must be asked."""
+    url = urlsplit(base_url)
+    host = (url.hostname or "").lower()
+    for profile in _ROWS:
+        if any(host == known or host.endswith("." + known) for known in profile.hosts) or (profile.own_port and url.port == profile.port):
+            return profile
+    return None
+
+
+def by_models(owned_by: Iterable[str], server: str) -> Profile | None:
+    """The server whose `/v1/models` lists models of these owners, with this `Server` header."""
+    owners = set(owned_by)
+    for profile in _ROWS:
+        if owners.intersection(profile.owned_by) or (profile.server and server.lower().startswith(profile.server)):
+            return profile
+    return None
+
+
+def is_near(base_url: str) -> bool:
+    """Whether the server stands on this machine or in its network, where it may be asked who it is."""
+    host = (urlsplit(base_url).hostname or "").lower()
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".lan", ".internal", ".home.arpa", ".localhost"))
+    return address.is_private or address.is_loopback or address.is_link_local
