@@ -18,6 +18,7 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
     "acp": ("toolwire.backends.acp", "AcpOptions", "AcpBackend"),
     "cursor": ("toolwire.backends.cursor", "CursorOptions", "CursorBackend"),
     "hosted": ("toolwire.backends.hosted", "HostedOptions", "HostedBackend"),
+    "local": ("toolwire.backends.local", "LocalOptions", "LocalBackend"),
 }
 
 EVERY = "*"
@@ -58,7 +59,7 @@ def check(backend: str, options: dict[str, Any]) -> Any:
     for name, one in known.items():
         if one.default is MISSING and one.default_factory is MISSING and name not in values:
             raise OptionError(f"the key {name!r} is missing")
-    return kind(**values)
+    return kind.parse(values) if hasattr(kind, "parse") else kind(**values)
 
 
 def _fit(key: str, value: Any, hint: Any) -> Any:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from toolwire.backends.agents.history import Entry, add, call_entry, entries, words
+from toolwire.backends.agents.history import Entry, call_entry, entries, words
 from toolwire.backends.base import Batch
 from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought, Usage
-from toolwire.turn import Result, TextPart, Turn
+from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
+from toolwire.turn import Call, Item, Message, Result, TextPart, Turn
 
+log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
 Work = Callable[["AgentRun"], Awaitable[None]]
 
@@ -40,11 +42,13 @@ class AgentRun:
 
     def __init__(self, turn: Turn, work: Work, stop: Callable[[], Awaitable[None]], *, settle_s: float, repeats: int, timeout_s: float) -> None:
         self.turn = turn
-        self.told: list[Entry] = entries(turn.items)
-        """The conversation so far, as the client will repeat it."""
+        self._told: list[Entry] = entries(turn.items)
+        self._saying: list[str] = []
         self.called = False
         self.finished = False
-        """The agent came to the end of its answer by itself."""
+        """The agent came to the end of its answer by itself …"""
+        self.reason: FinishReason = "stop"
+        """… and why, as its work found out."""
         self._work = work
         self._stop = stop
         self._settle_s = settle_s
@@ -54,14 +58,26 @@ class AgentRun:
         self._events: list[Event] = []
         self._news = asyncio.Event()
         self._asked: list[_Call] = []
+        """Calls that the client has not been told yet …"""
         self._open: dict[str, _Call] = {}
-        self._seen: Counter[Entry] = Counter()
+        """… and those that wait for its results."""
+        self._seen: Counter[Entry] = _repeated(turn.items)
         self._index = 0
         self._numbers = itertools.count(1)
         self._end: Finish | Failure | None = None
         self._required = turn.tool_choice.mode == "required" and bool(turn.offered())
         self._held = 0
         self._over: asyncio.Future[None] | None = None
+
+    @property
+    def told(self) -> list[Entry]:
+        """The conversation so far, as the client will repeat it. Pieces of one answer follow each other without a break."""
+        if self._saying:
+            said, self._saying = "".join(self._saying), []
+            if self._told and self._told[-1][0] == "assistant":
+                said = self._told.pop()[1] + said
+            self._told.append(("assistant", said))
+        return self._told
 
     # --- the agent's side ----------------------------------------------------------------------------------------------------------------------
 
@@ -71,7 +87,7 @@ class AgentRun:
         if self._required and not self.called:
             self._held += len(text)  # a call must come first: what is said before it is dropped, and counted
             return
-        add_text(self.told, text)
+        self._saying.append(text)
         self._push(Text(text))
 
     def thought(self, text: str, summary: bool = False) -> None:
@@ -91,7 +107,12 @@ class AgentRun:
         self._news.set()
 
     async def call(self, name: str, arguments: str, id: str | None = None, place: float | None = None) -> Result:
-        """The agent calls a client's tool; returns with the client's result. `place` orders calls of one response where arrival does not."""
+        """The agent calls a client's tool; returns with the client's result. `place` orders calls of one response where arrival does not.
+
+        Raises `ToolwireError` when the run is over, or ends with this call; is cancelled when the run is.
+        """
+        if self._end is not None:
+            raise ToolwireError("backend_cut", "The run is over.")
         entry = call_entry(name, arguments)
         self._seen[entry] += 1
         if self._seen[entry] > self._repeats:
@@ -100,10 +121,9 @@ class AgentRun:
             raise ToolwireError("invalid_tool_call", words)
         number = next(self._numbers)
         asked = _Call(id or f"agent-{number}", name, arguments, number if place is None else place)
-        if asked.id in self._open:
+        if asked.id in self._open or any(asked.id == one.id for one in self._asked):
             asked.id = f"{asked.id}-{number}"
         self._asked.append(asked)
-        self._open[asked.id] = asked
         self.called = True
         self._news.set()
         return await asked.answer
@@ -126,22 +146,23 @@ class AgentRun:
                 words = "tool_choice requires a call, but the agent did not make one, also when asked again."
                 self.fail(Failure("no_tool_call", words, param="tool_choice"))
             elif self._end is None:
-                self._end = Finish("stop")
+                self._end = Finish(self.reason)
         except ToolwireError as error:
             self.fail(error.failure)
         except asyncio.CancelledError:
             self.fail(Failure("backend_cut", "The run was cancelled."))
             raise
+        except Exception:
+            log.exception("an agent's run failed")
+            self.fail(Failure("backend", "The agent's backend failed."))
         finally:
-            if self._end is None:
-                self.fail(Failure("backend", "The agent's backend failed."))
             self._news.set()
 
     # --- the gateway's side --------------------------------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> tuple[str, ...]:
-        return tuple(self._open) if not self._asked else ()
+        return tuple(self._open)
 
     async def segment(self) -> AsyncGenerator[Batch, None]:
         """One response, up to its calls or to the end of the answer."""
@@ -159,10 +180,13 @@ class AgentRun:
                     self._held = 0
                 yield [self._end]
                 return
-            if self._asked and not await self._heard(self._settle_s):
+            waiting = bool(self._asked)
+            heard = await self._heard(self._settle_s if waiting else self._timeout_s)
+            self._asked = [asked for asked in self._asked if not asked.answer.done()]  # the agent may have given up on a call
+            if self._asked and waiting and not heard:
                 yield self._calls()
                 return
-            if not self._asked and not await self._heard(self._timeout_s):
+            if not waiting and not heard:
                 self.fail(Failure("timeout", f"The agent was silent for {self._timeout_s:g} s."))
 
     async def _heard(self, within_s: float) -> bool:
@@ -179,6 +203,7 @@ class AgentRun:
     def _calls(self) -> Batch:
         batch: Batch = []
         for asked in sorted(self._asked, key=lambda one: one.place):
+            self._open[asked.id] = asked
             batch += [CallBegin(self._index, asked.name, asked.id)]
             batch += [CallArgs(self._index, asked.arguments)] if asked.arguments else []
             batch += [CallEnd(self._index)]
@@ -188,9 +213,9 @@ class AgentRun:
         return [*batch, Finish("tool_calls")]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
-        """Hands every waiting call its result, in the order the calls were told."""
+        """Hands every waiting call its result, in the order the calls were told. Calls that came meanwhile are told in the next response."""
         waiting, self._open = self._open, {}
-        for id, asked in sorted(waiting.items(), key=lambda pair: pair[1].place):
+        for id, asked in waiting.items():
             result = results.get(id) or Result(id, (TextPart("error: the client gave no result for this call"),))
             self.told.append(("result", words(result.parts)))
             if not asked.answer.done():
@@ -205,9 +230,10 @@ class AgentRun:
     async def _cancelled(self) -> None:
         unfinished = not self.finished
         self.fail(Failure("backend_cut", "The run was cancelled."))
-        for asked in self._open.values():
+        for asked in (*self._open.values(), *self._asked):
             asked.answer.cancel()
         self._open.clear()
+        self._asked.clear()
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -215,9 +241,12 @@ class AgentRun:
             await self._stop()
 
 
-def add_text(told: list[Entry], text: str) -> None:
-    """Pieces of one answer follow each other without a break."""
-    if told and told[-1][0] == "assistant":
-        told[-1] = ("assistant", told[-1][1] + text)
-    else:
-        add(told, "assistant", text)
+def _repeated(items: Iterable[Item]) -> Counter[Entry]:
+    """The calls since the person spoke last: an agent that begins anew after each of them may still go round in circles."""
+    seen: Counter[Entry] = Counter()
+    for item in items:
+        if isinstance(item, Message) and item.role == "user":
+            seen.clear()
+        elif isinstance(item, Call):
+            seen[call_entry(item.name, item.arguments)] += 1
+    return seen

@@ -1,0 +1,185 @@
+"""The bridge's process.
+
+- It runs in a process group of its own, with a minimal environment, in a private folder that goes with it.
+- A watcher in the same group reads a pipe that we hold: when it closes, for whatever reason, the whole group is killed. Nothing outlives the gateway.
+- Its stderr is read for ever. The line that says it is ready holds where its token lies: it is parsed, never kept and never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from toolwire.backends.cursor.failures import clean
+from toolwire.backends.cursor.home import Home
+from toolwire.backends.cursor.options import check_address
+from toolwire.errors import ToolwireError
+
+READY = "cursor-sdk-bridge ready "
+GUARD = 'exec 3<&0 </dev/null; { while read -r _ <&3; do :; done; kill -KILL 0; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
+"""The shell becomes the bridge; the watcher stays beside it."""
+TERM_S, KILL_S, LAST_WORDS_S = 1.0, 5.0, 1.0
+LONGEST_LINE = 64 * 1024
+TAIL_LINES, TAIL_CHARACTERS = 20, 400
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Where a bridge listens, and what it wants to see."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+class Process(asyncio.SubprocessProtocol):
+    """`start` before anything else; `close` at the end, whatever happened."""
+
+    def __init__(self, command: str, environ: Mapping[str, str]) -> None:
+        self._command = command
+        self._environ = environ
+        self.home: Home | None = None
+        self.gone = asyncio.Event()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._dying = False
+        self._rest = b""
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    @property
+    def pid(self) -> int:
+        assert self._transport is not None
+        return self._transport.get_pid()
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and not self._dying
+
+    async def start(self, timeout_s: float) -> Ready:
+        """Starts the bridge and waits until it is ready; raises a clear error, with what it said, where that fails."""
+        try:
+            self.home = Home()
+            words = ("--workspace", str(self.home.work), "--state-root", str(self.home.state), "--host", "127.0.0.1", "--port", "0")
+            await asyncio.get_running_loop().subprocess_exec(
+                lambda: self,
+                *("/bin/sh", "-c", GUARD, "toolwire", self._command, *words),
+                env=self.home.environment(self._environ),
+                cwd=self.home.work,
+                stdout=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            await self.close()
+            raise ToolwireError("backend_unavailable", f"Cursor's bridge could not be started: {error.strerror or error}") from error
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ready
+        except TimeoutError:
+            said = self.said
+            await self.close()
+            raise ToolwireError("backend_unavailable", f"Cursor's bridge was not ready within {timeout_s:g} s.{said}") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def said(self) -> str:
+        """The last words on stderr, for messages: one line, bounded."""
+        words = clean(" ".join(list(self._tail)[-3:])[-TAIL_CHARACTERS:])
+        return f" It said: {words}" if words else ""
+
+    @property
+    def how(self) -> str:
+        """How it ended."""
+        code = self._transport.get_returncode() if self._transport is not None else None
+        if code is None:
+            return "Cursor's bridge ended."
+        killed = -code if code < 0 else code - 128 if code > 128 else 0  # a launcher tells its child's signal like this
+        return f"Cursor's bridge {f'was killed by signal {killed}' if killed else f'ended with exit status {code}'}.{self.said}"
+
+    async def close(self) -> None:
+        """Ends the whole group; twice does no harm."""
+        if self._transport is not None:
+            for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+                if self._dying:
+                    break
+                self._signal(number)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self.gone.wait()
+            self._signal(signal.SIGKILL)
+            self._transport.close()
+        self._ready.cancel()
+        if self.home is not None:
+            self.home.remove()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    # --- what the process says -----------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-LONGEST_LINE:]
+        for line in lines:
+            self._line(line.decode("utf-8", "replace"))
+
+    def process_exited(self) -> None:
+        """What is left of the group goes too: the bridge of a launcher that was killed, and the watcher. Its last words may still be on their way."""
+        self._dying = True
+        self._signal(signal.SIGKILL)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._is_over)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over()
+
+    def _is_over(self) -> None:
+        if self.gone.is_set():
+            return
+        self._dying = True
+        self._line(self._rest.decode("utf-8", "replace"))
+        self.gone.set()
+        if not self._ready.done():
+            self._ready.set_exception(ToolwireError("backend_unavailable", self.how))
+
+    def _line(self, line: str) -> None:
+        if line.startswith(READY):
+            if not self._ready.done():
+                try:
+                    self._ready.set_result(read_ready(line[len(READY) :]))
+                except ToolwireError as error:
+                    self._ready.set_exception(error)
+        elif line.strip():
+            self._tail.append(_ANSI.sub("", line.strip())[:TAIL_CHARACTERS])
+
+
+def read_ready(words: str) -> Ready:
+    """What stands behind `cursor-sdk-bridge ready`."""
+    try:
+        told: Any = json.loads(words)
+        facts = (told["schemaVersion"], told["transport"], told["protocol"])
+        if facts != (1, "tcp", "connect"):
+            raise ToolwireError("backend_unavailable", f"Cursor's bridge speaks in a way that is not known here: {facts}.")
+        host = str(told.get("host") or "")
+        url = str(told.get("url") or f"http://{f'[{host}]' if ':' in host else host}:{told['port']}").rstrip("/")
+        check_address(url)
+        token = str(told.get("authToken") or "") or Path(told["authTokenFile"]).read_text("utf-8")
+    except (ValueError, KeyError, TypeError, OSError):  # never what it said: a token may be in it
+        raise ToolwireError("backend_unavailable", "Cursor's bridge is ready, but does not say where and how in a way that is known here.") from None
+    if not token.strip():
+        raise ToolwireError("backend_unavailable", "Cursor's bridge is ready, but gave no token.")
+    return Ready(url, token.strip())

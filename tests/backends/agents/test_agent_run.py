@@ -1,0 +1,344 @@
+"""A run of an agent: what it says and calls becomes responses, whoever reads and however long the client takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import pytest
+
+from toolwire.backends.agents.history import entries, fingerprint, fresh_prompt, known_part, next_prompt
+from toolwire.backends.agents.idle import Idle
+from toolwire.backends.agents.run import AgentRun
+from toolwire.errors import ToolwireError
+from toolwire.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Usage
+from toolwire.turn import Call, Item, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+
+Work = Callable[[AgentRun], Awaitable[None]]
+
+
+def user(text: str) -> Message:
+    return Message("user", (TextPart(text),))
+
+
+def assistant(text: str) -> Message:
+    return Message("assistant", (TextPart(text),))
+
+
+def result(id: str, text: str) -> Result:
+    return Result(id, (TextPart(text),))
+
+
+def turn(*items: Item, choice: ToolChoice | None = None) -> Turn:
+    return Turn("chat", "m", items or (user("hi"),), tools=(ToolSpec("look"), ToolSpec("write")), tool_choice=choice or ToolChoice("auto"))
+
+
+class Stops:
+    """Counts how often the agent was interrupted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self) -> None:
+        self.count += 1
+
+
+def made(work: Work, asked: Turn | None = None, stop: Stops | None = None, settle_s: float = 0.02, timeout_s: float = 5) -> AgentRun:
+    return AgentRun(asked or turn(), work, stop or Stops(), settle_s=settle_s, repeats=3, timeout_s=timeout_s)
+
+
+async def segment(run: AgentRun) -> list[Event]:
+    async with asyncio.timeout(10), aclosing(run.segment()) as batches:
+        return [event async for batch in batches for event in batch]
+
+
+def calls(events: list[Event]) -> list[str]:
+    return [event.name for event in events if isinstance(event, CallBegin)]
+
+
+def said(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+def failure(events: list[Event]) -> Failure:
+    found = events[-1]
+    assert isinstance(found, Failure)
+    return found
+
+
+async def test_a_call_ends_the_response_and_its_result_goes_on_with_the_same_run() -> None:
+    async def work(run: AgentRun) -> None:
+        run.text("Let me look. ")
+        found = await run.call("look", '{"a": 1}', "c1")
+        run.text(f"It was {found.parts}")
+
+    run = made(work)
+    first = await segment(run)
+    assert said(first) == "Let me look. " and calls(first) == ["look"] and first[-1] == Finish("tool_calls")
+    assert run.pending == ("c1",)
+    await run.answer({"c1": result("c1", "sunny")})
+    second = await segment(run)
+    assert "sunny" in said(second) and second[-1] == Finish("stop") and run.finished
+
+
+async def test_calls_made_together_go_out_together_in_the_order_of_their_places() -> None:
+    async def work(run: AgentRun) -> None:
+        await asyncio.gather(run.call("write", "{}", "b", place=2), run.call("look", "{}", "a", place=1))
+
+    run = made(work)
+    assert calls(await segment(run)) == ["look", "write"]
+    assert run.pending == ("a", "b")
+    await run.answer({"a": result("a", "1"), "b": result("b", "2")})
+    assert run.told[-2:] == [("result", "1"), ("result", "2")]
+    await run.cancel()
+
+
+async def test_a_call_that_comes_while_another_is_parked_waits_for_the_next_response() -> None:
+    later = asyncio.Event()
+    results: dict[str, str] = {}
+
+    async def second(run: AgentRun) -> None:
+        await later.wait()
+        results["b"] = str((await run.call("write", "{}", "b")).parts)
+
+    async def work(run: AgentRun) -> None:
+        other = asyncio.ensure_future(second(run))
+        results["a"] = str((await run.call("look", "{}", "a")).parts)
+        await other
+
+    run = made(work)
+    assert calls(await segment(run)) == ["look"]
+    later.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert run.pending == ("a",)
+    await run.answer({"a": result("a", "first")})
+    assert calls(await segment(run)) == ["write"] and run.pending == ("b",)
+    await run.answer({"b": result("b", "second")})
+    assert (await segment(run))[-1] == Finish("stop")
+    assert "first" in results["a"] and "second" in results["b"]
+
+
+async def test_a_call_that_the_agent_gave_up_on_is_not_told() -> None:
+    async def work(run: AgentRun) -> None:
+        waiting = asyncio.ensure_future(run.call("look", "{}"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0.1)
+        run.text("never mind")
+
+    events = await segment(made(work, settle_s=0.05))
+    assert calls(events) == [] and said(events) == "never mind" and events[-1] == Finish("stop")
+
+
+async def test_two_calls_with_one_id_are_kept_apart() -> None:
+    async def work(run: AgentRun) -> None:
+        one, two = await asyncio.gather(run.call("look", "{}", "same"), run.call("write", "{}", "same"))
+        run.text(f"{one.parts} {two.parts}")
+
+    run = made(work)
+    await segment(run)
+    assert len(set(run.pending)) == 2
+    await run.answer({id: result(id, f"r{place}") for place, id in enumerate(run.pending)})
+    told = said(await segment(run))
+    assert "r0" in told and "r1" in told
+
+
+async def test_a_missing_result_is_told_as_an_error() -> None:
+    async def work(run: AgentRun) -> None:
+        run.text(str((await run.call("look", "{}", "a")).parts))
+
+    run = made(work)
+    await segment(run)
+    await run.answer({})
+    assert "no result" in said(await segment(run))
+
+
+async def test_the_same_call_over_and_over_ends_the_run_and_says_so() -> None:
+    refused: list[str] = []
+
+    async def work(run: AgentRun) -> None:
+        try:
+            while True:
+                await run.call("look", '{"a": 1}')
+        except ToolwireError as error:
+            refused.append(error.failure.kind)
+            raise
+
+    run = made(work)
+    for _ in range(3):
+        assert calls(await segment(run)) == ["look"]
+        await run.answer({id: result(id, "x") for id in run.pending})
+    end = failure(await segment(run))
+    assert end.kind == "invalid_tool_call" and "4 times" in end.message and refused == ["invalid_tool_call"]
+    await run.cancel()
+
+
+async def test_calls_that_the_history_already_holds_count_as_repeated() -> None:
+    before = [item for number in range(3) for item in (Call(f"c{number}", "look", '{ "a":1 }'), result(f"c{number}", "x"))]
+
+    async def work(run: AgentRun) -> None:
+        await run.call("look", '{"a": 1}')
+
+    assert failure(await segment(made(work, turn(user("go"), *before)))).kind == "invalid_tool_call"
+    assert calls(await segment(made(work, turn(user("go"), *before, user("again, please"))))) == ["look"]
+
+
+async def test_a_call_on_a_run_that_is_over_is_refused_at_once() -> None:
+    async def work(run: AgentRun) -> None:
+        run.text("done")
+
+    run = made(work)
+    await segment(run)
+    async with asyncio.timeout(5):
+        with pytest.raises(ToolwireError, match="over"):
+            await run.call("look", "{}")
+
+
+async def test_silence_of_an_agent_is_a_timeout_and_signs_of_life_are_not_silence() -> None:
+    async def silent(run: AgentRun) -> None:
+        await asyncio.Event().wait()
+
+    async def slow(run: AgentRun) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            run.alive()
+        run.text("there")
+
+    stopped = Stops()
+    run = made(silent, stop=stopped, timeout_s=0.05)
+    assert failure(await segment(run)).kind == "timeout"
+    await run.cancel()
+    assert stopped.count == 1
+    assert said(await segment(made(slow, timeout_s=0.4))) == "there"
+
+
+async def test_what_the_work_raises_is_the_failure_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    async def known(run: AgentRun) -> None:
+        raise ToolwireError("rate_limit", "slowly", retry_after_s=3)
+
+    async def unknown(run: AgentRun) -> None:
+        raise RuntimeError("a secret of the inside")
+
+    assert failure(await segment(made(known))).retry_after_s == 3
+    end = failure(await segment(made(unknown)))
+    assert end.kind == "backend" and "secret" not in end.message and "a secret of the inside" in caplog.text
+
+
+async def test_cancelling_ends_the_work_its_calls_and_the_agent_once() -> None:
+    ended: list[str] = []
+
+    async def work(run: AgentRun) -> None:
+        try:
+            await run.call("look", "{}")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    stopped = Stops()
+    run = made(work, stop=stopped)
+    await segment(run)
+    await asyncio.gather(run.cancel(), run.cancel())
+    assert ended == ["cancelled"] and stopped.count == 1 and run.pending == ()
+    assert failure(await segment(run)).kind == "backend_cut"
+
+
+async def test_a_run_that_came_to_its_end_is_let_go_without_interrupting_the_agent() -> None:
+    async def work(run: AgentRun) -> None:
+        run.text("done")
+
+    stopped = Stops()
+    run = made(work, stop=stopped)
+    await segment(run)
+    await run.cancel()
+    assert stopped.count == 0
+
+
+async def test_a_required_call_comes_first_or_the_run_fails_clearly() -> None:
+    async def talks(run: AgentRun) -> None:
+        run.text("I would rather talk.")
+        assert run.lacks_call
+
+    async def calls_late(run: AgentRun) -> None:
+        run.text("First, some words.")
+        await run.call("look", "{}")
+
+    events = await segment(made(talks, turn(choice=ToolChoice("required"))))
+    assert failure(events).kind == "no_tool_call" and said(events) == "" and Dropped("retry", 20) in events
+    run = made(calls_late, turn(choice=ToolChoice("required")))
+    events = await segment(run)
+    assert calls(events) == ["look"] and said(events) == ""
+    await run.cancel()
+
+
+async def test_arguments_and_usage_go_out_as_they_came() -> None:
+    async def work(run: AgentRun) -> None:
+        run.usage(Usage(3, 4))
+        await run.call("look", '{"a":  1}')
+
+    run = made(work)
+    events = await segment(run)
+    assert Usage(3, 4) in events and CallArgs(0, '{"a":  1}') in events
+    await run.cancel()
+
+
+async def test_what_a_run_told_is_known_again_in_the_clients_next_request() -> None:
+    async def work(run: AgentRun) -> None:
+        run.text("Let me ")
+        run.text("look.")
+        await run.call("look", '{"a":1}', "c1")
+        run.text("It is ")
+        run.text("sunny.")
+
+    asked = turn(user("weather?"))
+    run = made(work, asked)
+    await segment(run)
+    await run.answer({"c1": result("c1", "sun")})
+    await segment(run)
+    history = (user("weather?"), assistant("Let me look."), Call("x9", "look", '{ "a": 1 }'), result("x9", "sun"), assistant("It is sunny."))
+    following = turn(*history, user("and tomorrow?"))
+    assert fingerprint(asked, run.told) == fingerprint(following, known_part(following))
+    assert next_prompt(following) == "and tomorrow?"
+    edited = turn(user("weather now?"), *history[1:], user("and tomorrow?"))
+    assert fingerprint(asked, run.told) != fingerprint(edited, known_part(edited))
+    assert entries(history) == run.told
+
+
+async def test_a_long_answer_in_small_pieces_costs_no_more_per_piece_than_a_short_one() -> None:
+    async def work(run: AgentRun) -> None:
+        for _ in range(200_000):
+            run.text("abcd")
+
+    run = made(work)
+    async with asyncio.timeout(20):
+        events = await segment(run)
+    assert len(said(events)) == 800_000 and run.told[-1] == ("assistant", "abcd" * 200_000)
+
+
+def test_a_fresh_agent_is_told_names_and_ids_of_what_was_called() -> None:
+    told = fresh_prompt(turn(Message("system", (TextPart("Be kind."),)), user("go"), Call("c1", "look", '{"a":1}'), result("c1", "sun")))
+    for words in ("Be kind.", "User: go", "look", "c1", '{"a":1}', "sun"):
+        assert words in told
+    assert told.index("Be kind.") < told.index("User: go") < told.index("sun")
+
+
+async def test_sessions_wait_up_to_a_number_and_a_time() -> None:
+    closed: list[str] = []
+
+    async def close(session: str) -> None:
+        closed.append(session)
+
+    idle: Idle[str] = Idle(close, 2, 60)
+    for name in "abc":
+        idle.keep(name, name)
+    assert len(idle) == 2 and idle.take("a") is None and idle.take("b") == "b"
+    await idle.close()
+    assert closed == ["a", "c"]
+    short: Idle[str] = Idle(close, 2, 0.01)
+    short.keep("d", "d")
+    async with asyncio.timeout(5):
+        while len(short):
+            await asyncio.sleep(0.005)
+    await short.close()
+    assert closed[-1] == "d"

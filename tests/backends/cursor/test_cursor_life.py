@@ -1,0 +1,274 @@
+"""The bridge's process and folder: what it gets to see, how it says that it is ready, what happens when it dies, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import textwrap
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.backends.base import Batch
+from toolwire.backends.cursor import CursorBackend, inspect
+from toolwire.backends.cursor.home import PREFIX, sweep
+from toolwire.errors import ToolwireError
+from toolwire.events import Event, Failure, Finish, Text
+from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+
+Make = Callable[..., CursorBackend]
+TURN = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+KEY = "crsr_0123456789abcdef"
+
+
+async def gather(batches: AsyncGenerator[Batch, None]) -> list[Event]:
+    async with asyncio.timeout(30), aclosing(batches):
+        return [event async for batch in batches for event in batch]
+
+
+def said(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+def group(leader: int) -> set[int]:
+    """The processes of a group that live."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == leader and fields[0] != "Z":
+                found.add(int(entry.name))
+    return found
+
+
+def folders() -> set[Path]:
+    """What the bridges of this process have on disk, or in memory."""
+    return {path for parent in ("/dev/shm", tempfile.gettempdir()) for path in Path(parent).glob(f"{PREFIX}{os.getpid()}-*")}
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def leader_of(backend: CursorBackend) -> int:
+    assert backend.bridge.process is not None
+    return backend.bridge.process.pid
+
+
+# --- what it gets to see -------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
+    make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("CURSOR_API_KEY", KEY)
+    backend = make(bridge_bin=launcher(), api_key="")
+    assert said(await gather(backend.run(TURN))) == "Hello from the fake bridge."
+    process = backend.bridge.process
+    assert process is not None and process.home is not None
+    seen = Path(f"/proc/{process.pid}/environ").read_text()
+    assert f"HOME={process.home.home}" in seen and f"TMPDIR={process.home.temporary}" in seen
+    for pid in group(process.pid):
+        facts = Path(f"/proc/{pid}/environ").read_text() + Path(f"/proc/{pid}/cmdline").read_text()
+        assert KEY not in facts and "a-secret-of-ours" not in facts
+    assert list(process.home.work.iterdir()) == [] and os.readlink(f"/proc/{process.pid}/cwd") == str(process.home.work)
+    assert process.home.path.stat().st_mode & 0o777 == 0o700
+    token = next(process.home.temporary.glob("*/auth-token")).read_text()
+    assert launcher.bodies("CreateAgent")[0]["options"]["apiKey"] == KEY
+    callback = launcher.bodies("SetToolCallback")[0]["authToken"]
+    assert not any(secret in caplog.text for secret in (token, callback, KEY, "auth-token"))
+
+
+# --- getting ready -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["file", "inline", "noisy"])
+async def test_a_bridge_may_say_in_several_ways_that_it_is_ready(make: Make, launcher: Any, how: str) -> None:
+    backend = make(bridge_bin=launcher(flags=f"--ready {how}"))
+    assert said(await gather(backend.run(TURN))) == "Hello from the fake bridge."
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--ready garbage", "does not say where and how"),
+        ("--ready schema", "not known here"),
+        ("--ready never", "not ready within"),
+        ("--ready exit", "exit status 1. It said: no licence file was found"),
+        ("--protocol sdk.v2", "speaks sdk.v2"),
+    ],
+)
+async def test_a_bridge_that_can_not_be_used_is_one_clear_error_and_is_gone(make: Make, launcher: Any, flags: str, words: str) -> None:
+    backend = make(bridge_bin=launcher(flags=flags), start_timeout_s=1.5 if "never" in flags else 20)
+    events = await gather(backend.run(TURN))
+    assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "backend_unavailable" and words in events[0].message
+    assert not folders()
+    again = await gather(backend.run(TURN))
+    assert isinstance(again[0], Failure) and "tried again in" in again[0].message and again[0].retry_after_s
+
+
+async def test_the_facts_for_the_doctor(make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = make(bridge_bin=launcher()).options
+    assert await inspect(options) == {"installed": True, "path": options.bridge_bin, "answers": True, "key": True, "problem": None}
+    facts = await inspect(make(bridge_bin="no-such-bridge").options)
+    assert not facts["installed"] and "no-such-bridge" in facts["problem"]
+    facts = await inspect(make(bridge_bin=launcher(), api_key="").options)
+    assert facts["answers"] and not facts["key"] and "CURSOR_API_KEY" in facts["problem"]
+
+
+# --- death ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_works(make: Make, launcher: Any) -> None:
+    backend = make(bridge_bin=launcher({"when": "again", "steps": [{"text": "Fine."}]}, [{"text": "Once upon"}, {"hang": True}]))
+    runs = [backend.run(TURN) for _ in range(3)]
+    for run in runs:
+        assert said(await anext(run)).startswith("Once")
+    leader = leader_of(backend)
+    os.killpg(leader, signal.SIGKILL)
+    for run in runs:
+        events = [event for event in await gather(run) if not isinstance(event, Text)]
+        assert len(events) == 1 and isinstance(events[0], Failure)
+        assert events[0].kind == "backend_cut" and "killed by signal 9" in events[0].message
+    again = Turn("chat", "m", (Message("user", (TextPart("again"),)),))
+    assert said(await gather(backend.run(again))) == "Fine."
+    assert leader_of(backend) != leader and backend.bridge.starts == 2
+    assert not group(leader) and len(folders()) == 1
+
+
+async def test_agents_that_wait_on_a_dead_bridge_are_not_asked(make: Make, launcher: Any) -> None:
+    backend = make(bridge_bin=launcher([{"text": "One."}]))
+    await gather(backend.run(TURN))
+    assert backend.idle == 1
+    os.killpg(leader_of(backend), signal.SIGKILL)
+    await until(lambda: not backend.bridge.alive)
+    history = (*TURN.items, Message("assistant", (TextPart("One."),)), Message("user", (TextPart("and?"),)))
+    assert said(await gather(backend.run(Turn("chat", "m", history, tools=TURN.tools, tool_choice=TURN.tool_choice)))) == "One."
+    assert len(launcher.bodies("CreateAgent")) == 2
+
+
+async def test_a_parked_run_whose_bridge_died_fails_when_it_is_resumed(make: Make, launcher: Any) -> None:
+    backend = make(bridge_bin=launcher([{"call": "look"}, {"text": "never"}]))
+    live = backend.open(TURN)
+    assert (await gather(live.segment()))[-1] == Finish("tool_calls")
+    os.killpg(leader_of(backend), signal.SIGKILL)
+    await until(lambda: not backend.bridge.alive)
+    await live.answer({id: Result(id, (TextPart("x"),)) for id in live.pending})
+    events = await gather(live.segment())
+    assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "backend_cut"
+    await live.cancel()
+
+
+async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path: Path) -> None:
+    program = tmp_path / "gateway.py"
+    program.write_text(
+        textwrap.dedent(f"""
+        import asyncio
+        from toolwire.backends.cursor import CursorBackend, CursorOptions
+
+        async def main():
+            backend = CursorBackend("m", CursorOptions(bridge_bin={launcher()!r}, api_key="crsr_x"))
+            await backend.bridge.line()
+            print(backend.bridge.process.pid, flush=True)
+            await asyncio.Event().wait()
+
+        asyncio.run(main())
+        """)
+    )
+    gateway = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
+    assert gateway.stdout is not None
+    leader = int(await gateway.stdout.readline())
+    assert len(group(leader)) >= 3, "launcher, bridge and watcher"
+    gateway.kill()
+    await gateway.wait()
+    await until(lambda: not group(leader))
+    for parent in ("/dev/shm", tempfile.gettempdir()):
+        sweep(Path(parent))
+        assert not list(Path(parent).glob(f"{PREFIX}{gateway.pid}-*")), "the next gateway clears up"
+
+
+async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(make: Make, launcher: Any) -> None:
+    rounds = int(os.environ.get("TOOLWIRE_CURSOR_ROUNDS", "5"))
+    chance = random.Random(5)
+    command = launcher([{"text": "Once upon a time"}, {"call": "look"}, {"hang": True}])
+    leaders: set[int] = set()
+    ways: dict[str, int] = {}
+    for number in range(rounds):
+        backend = make(bridge_bin=command)
+        way = ("close", "kill the group", "kill the launcher", "close at once", "cancel")[number % 5]
+        ways[way] = ways.get(way, 0) + 1
+        if way == "close at once":
+            starting = asyncio.ensure_future(backend.bridge.line())
+            await asyncio.sleep(chance.uniform(0, 0.3))
+            await backend.close()
+            await asyncio.gather(starting, return_exceptions=True)
+            continue
+        live = backend.open(TURN)
+        await gather(live.segment())
+        leaders.add(leader_of(backend))
+        if way.startswith("kill"):
+            (os.killpg if way == "kill the group" else os.kill)(leader_of(backend), signal.SIGKILL)
+        if way != "close":
+            await live.cancel()
+        await backend.close()
+        await live.cancel()
+    await until(lambda: not any(group(leader) for leader in leaders))
+    assert len(leaders) >= rounds * 4 // 5 and not folders()
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert [pid for pid in children if "cursor" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")] == []
+    print("rounds:", ways)
+
+
+async def test_memory_does_not_grow_with_the_turns(make: Make, launcher: Any) -> None:
+    turns = int(os.environ.get("TOOLWIRE_CURSOR_TURNS", "60"))
+    backend = make(bridge_bin=launcher([{"call": "look"}, {"text": "It was {result}. " + "x" * 500}]), sessions=4, settle_ms=5)
+
+    def memory() -> float:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    async def one(number: int) -> None:
+        asked = Turn("chat", "m", (Message("user", (TextPart(f"number {number} " + "y" * 20_000),)),), tools=TURN.tools, tool_choice=TURN.tool_choice)
+        live = backend.open(asked)
+        assert (await gather(live.segment()))[-1] == Finish("tool_calls")
+        if number % 5:
+            await live.answer({id: Result(id, (TextPart("z" * 500),)) for id in live.pending})
+            assert (await gather(live.segment()))[-1] == Finish("stop")
+        await live.cancel()
+
+    for number in range(20):
+        await one(number)
+    before, tasks = memory(), len(asyncio.all_tasks())
+    for number in range(turns):
+        await one(number)
+    grown = memory() - before
+    print(f"memory: {before:.1f} MB, {grown:+.1f} MB after {turns} turns")
+    await until(lambda: len(asyncio.all_tasks()) <= tasks + 2)
+    assert grown < 6 and backend.idle == 4 and len(backend.bridge.agents) == 4
+    line = await backend.bridge.line()
+    assert line.alive and backend.bridge.starts == 1
+
+
+async def test_closing_twice_and_asking_afterwards_is_clear(make: Make, launcher: Any) -> None:
+    backend = make(bridge_bin=launcher())
+    bridge = backend.bridge
+    await bridge.line()
+    await backend.close()
+    await backend.close()
+    with pytest.raises(ToolwireError, match="closing"):
+        await bridge.line()
