@@ -83,7 +83,22 @@ async def _keys(environ: Environment) -> Found:
     return out
 
 
-LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (_embedded, _codex, _servers, _keys)
+async def _cursor(environ: Environment) -> Found:
+    """Cursor, where there is a key and a bridge."""
+    from toolwire.backends.cursor import CursorOptions
+    from toolwire.backends.cursor.find import find_bridge
+    from toolwire.errors import ToolwireError
+
+    if not environ.get("CURSOR_API_KEY"):
+        return []
+    try:
+        find_bridge(CursorOptions(), environ)
+    except ToolwireError:
+        return []
+    return [ModelSettings("cursor", "cursor", {"model": "*"})]
+
+
+LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (_embedded, _codex, _cursor, _servers, _keys)
 
 
 async def discover(environ: Environment | None = None) -> tuple[ModelSettings, ...]:

@@ -6,14 +6,20 @@ Each check is a row of `CHECKS`: it looks, quickly and without changing anything
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import os
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolwire.config import Settings
+from toolwire.discover import KEYS, SERVERS, address
 
 Mark = Literal["ok", "missing", "problem"]
 LOOK_S = 30.0
+LISTEN_S = 1.0
+SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ async def _configured(settings: Settings) -> list[Finding]:
     gateway = Gateway(settings)
     try:
         for id, backend in gateway.models.items():
-            if gateway.catalog.kind(id) == "codex":
+            if gateway.catalog.kind(id) in CLOSER:
                 continue  # looked at more closely below
             try:
                 await backend.prepare()
@@ -52,7 +58,12 @@ async def _configured(settings: Settings) -> list[Finding]:
     return out
 
 
-_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
+CLOSER = ("codex", "cursor")
+_REPAIR = {
+    "openai": "start its server, or correct base_url and api_key of the model",
+    "local": "toolwire local pull",
+    "acp": "correct command of the model, or install the agent",
+}
 
 
 async def _codex(settings: Settings) -> list[Finding]:
@@ -78,7 +89,86 @@ async def _one_codex(subject: str, options: Any) -> Finding:
     return Finding(subject, "ok", told + (", logged in" if facts["logged_in"] else ", another provider"))
 
 
-CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (_configured, _codex)
+async def _local(settings: Settings) -> list[Finding]:
+    """The embedded model."""
+    from toolwire.backends.local.pull import default_path, importable
+
+    if not importable():
+        return [Finding("embedded model", "missing", "llama.cpp is not installed", "pip install 'toolwire[local]'")]
+    if not default_path().is_file():
+        return [Finding("embedded model", "missing", "no model was pulled", "toolwire local pull")]
+    return [Finding("embedded model", "ok", f"{default_path().name}, tools constrained")]
+
+
+async def _servers(settings: Settings) -> list[Finding]:
+    """Servers of models on this machine."""
+    return list(await asyncio.gather(*(_server(id, profile, variable) for id, profile, variable in SERVERS)))
+
+
+async def _server(id: str, profile: str, variable: str) -> Finding:
+    from toolwire.backends.openai.profiles import PROFILES
+    from toolwire.backends.openai.source import OpenAISource, answers
+    from toolwire.errors import ToolwireError
+
+    known = PROFILES[profile]
+    base_url = address(os.environ.get(variable, ""), known.base_url)
+    if not await answers(base_url, LISTEN_S):
+        return Finding(known.title, "missing", f"nothing answers at {base_url}", f"start {known.title}, or set {variable} to its address")
+    try:
+        names = await OpenAISource(id, {"profile": profile, "base_url": base_url, "model": "*"}).names()
+    except ToolwireError:
+        return Finding(known.title, "problem", f"{base_url} answers, but has no model", "pull or load a model there")
+    shown = ", ".join(f"{id}/{name}" for name in names[:SHOWN])
+    return Finding(known.title, "ok", f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}")
+
+
+async def _keys(settings: Settings) -> list[Finding]:
+    """Keys in the environment, and what they open."""
+    out = []
+    for id, variables, backend, _ in KEYS:
+        found = next((name for name in variables if os.environ.get(name)), None)
+        if found is None:
+            out.append(Finding(id, "missing", f"no key: {' or '.join(variables)} is not set"))
+        elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
+            out.append(Finding(id, "problem", f"{found} is set, but the provider library is not installed", "pip install 'toolwire[hosted]'"))
+        else:
+            out.append(Finding(id, "ok", f"{found} is set; its models are offered as {id}/NAME"))
+    return out
+
+
+async def _cursor(settings: Settings) -> list[Finding]:
+    """Cursor: every model that uses it, or the bridge that is found."""
+    from toolwire.backends.cursor import CursorOptions, inspect
+    from toolwire.backends.registry import check
+
+    models: dict[str, Any] = {f"model {model.id}": check("cursor", model.options) for model in settings.models if model.backend == "cursor"}
+    out = []
+    for subject, options in (models or {"Cursor": CursorOptions()}).items():
+        facts = await inspect(options)
+        wanted = subject != "Cursor" or facts["key"]
+        if facts["problem"]:
+            words, _, fix = facts["problem"].partition(" Install it with: ")
+            out.append(Finding(subject, "problem" if wanted else "missing", words, fix))
+        else:
+            out.append(Finding(subject, "ok", f"bridge at {facts['path']}, tools parked"))
+    return out
+
+
+async def _agents(settings: Settings) -> list[Finding]:
+    """Agents that speak ACP, on PATH."""
+    from toolwire.backends.acp.profiles import PROFILES
+
+    out = []
+    for profile in PROFILES.values():
+        found = next((path for name in profile.commands if (path := shutil.which(name))), None)
+        if found:
+            out.append(Finding(profile.title, "ok", f'{found}; serve it with backend = "acp"'))
+        elif profile.commands:
+            out.append(Finding(f"{profile.title} (ACP)", "missing", f"no command {profile.commands[0]!r}", profile.install))
+    return out
+
+
+CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (_configured, _local, _codex, _cursor, _agents, _servers, _keys)
 
 
 async def examine(settings: Settings) -> list[Finding]:
