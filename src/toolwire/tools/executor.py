@@ -104,7 +104,7 @@ class Executor:
             if decision.arguments is not None:
                 arguments = self.toolbox.checked(tool.name, decision.arguments)
                 shown = await tool.preview(arguments)
-                picked = tuple(one.key for one in shown.touched if not one.missing) if shown.pick else None
+                picked = _all_of(shown, decision.picked) if shown.pick else None
             ran = await tool.run(arguments, picked, shown)
             value, told = ran.value, _truth(planned, decision.arguments, shown, picked)
             shared = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
@@ -127,6 +127,11 @@ class Executor:
         result = {"result": value, **told}
         await self.approvals.tell(approval, "ran", result)
         return Outcome(call, result, "done", shared=shared)
+
+
+def _all_of(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
+    """What edited arguments grant: all that they name, unless the person picked too."""
+    return tuple(one.key for one in shown.touched if not one.missing and (picked is None or one.key in picked))
 
 
 def _truth(planned: _Planned, edited: Arguments | None, shown: Preview, picked: Sequence[str] | None) -> dict[str, Any]:

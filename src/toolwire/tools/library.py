@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from toolwire.tools.contract import ToolFailed
 from toolwire.vault import Edits, Graph, Index, PathRefused, Vault
+from toolwire.vault.policy import same
 
 T = TypeVar("T")
 
@@ -26,9 +29,28 @@ class Library:
         await asyncio.to_thread(self.index.refresh)
 
     def known(self, paths: Sequence[str]) -> dict[str, int]:
-        """Sizes of notes that the index knows."""
+        """Sizes of the files that are there. What the index does not hold (a canvas, a note too large for it) is looked for by name; nothing is
+        opened but folders."""
         query = f"SELECT path, size FROM notes WHERE path IN ({', '.join('?' * len(paths))})"
-        return dict(self.index.ask(lambda connection: connection.execute(query, tuple(paths)).fetchall()) if paths else ())
+        indexed = dict(self.index.ask(lambda connection: connection.execute(query, tuple(paths)).fetchall()) if paths else ())
+        others = {path: self._size(path) for path in paths if path not in indexed}
+        return {**indexed, **{path: size for path, size in others.items() if size is not None}}
+
+    def _size(self, path: str) -> int | None:
+        try:
+            names = self.vault.policy.segments(path)
+            folder, _ = self.vault.open_folder(names[:-1], path)
+        except PathRefused:
+            return None
+        try:
+            with os.scandir(folder) as entries:
+                found = next((entry for entry in entries if same(entry.name) == same(names[-1])), None)
+                status = found.stat(follow_symlinks=False) if found is not None else None
+        except OSError:
+            return None
+        finally:
+            os.close(folder)
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
     def close(self) -> None:
         self.index.close()

@@ -17,8 +17,11 @@ from typing import Any
 from toolwire.config import Settings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
 from toolwire.tools.library import Library, in_thread
-from toolwire.vault import Change, Found, Hit, NoteText, PathRefused, search, watch
+from toolwire.vault import Change, Found, Hit, NoteText, PathRefused
 from toolwire.vault.daily import daily_path, daily_settings
+from toolwire.vault.paths import size_shown
+from toolwire.vault.search import search
+from toolwire.vault.watch import watch
 
 MOST_LISTED = 500
 SNIPPET = 240
@@ -140,12 +143,16 @@ class FileRead:
 
     def _read(self, path: str, first: int | None, last: int | None, left: int) -> tuple[dict[str, Any], int]:
         try:
-            note: NoteText = self._library.vault.read(path, first, last, max(1, left))
+            if left <= 0:
+                raise PathRefused(path, f"not read: one call reads at most {size_shown(self._library.vault.limits.call_bytes)}", "limit")
+            note: NoteText = self._library.vault.read(path, first, last, left)
         except PathRefused as refused:
             return (_missing(path) if refused.kind == "missing" else {"path": path, "content": f"Error reading file: {refused.reason}", "size": 0}), 0
         told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size, "sha256": note.sha256}
         if (note.start_line, note.end_line) != (1, note.total_lines):
             told |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
+        if note.truncated:
+            return {**told, "truncated": True}, left
         return told, len(note.text.encode("utf-8", "replace"))
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
@@ -171,7 +178,7 @@ class Looked:
     library: Library
     look: Callable[[Library, Arguments], Any]
     about: Callable[[Arguments], str]
-    effect: Effect = "search"
+    effect: Effect = "read"
 
     async def preview(self, arguments: Arguments) -> Preview:
         return Preview(summary=self.about(arguments))

@@ -1,0 +1,194 @@
+"""A conversation as a Markdown note, in the form that ChatGPT MD reads and writes. Pure.
+
+    ---
+    model: qwen
+    system_commands: ['I am a helpful assistant.']
+    temperature: 0.3
+    ---
+    A question.
+
+    <hr class="__chatgpt_plugin">
+
+    ### role::assistant<span style="font-size: small;"> (qwen)</span>
+
+    The answer.
+
+    <hr class="__chatgpt_plugin">
+
+    ### role::user
+
+Read: a rule of that class begins a message, and so does a heading `role::…`, whatever rule stands above it; what has no role is the person's. A
+comment (`=begin-chatgpt-md-comment` … `=end-chatgpt-md-comment`) is not sent. Written: nothing in a model's answer can look like the beginning of a
+message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from toolwire.vault.frontmatter import Value, frontmatter, texts
+
+CLASS = "__chatgpt_plugin"
+RULE = f'<hr class="{CLASS}">'
+HEADING = 3
+OPTIONS = ("temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "seed")
+"""Properties that go to the model as they are."""
+Role = Literal["user", "assistant", "system"]
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+
+_RULE_LINE = re.compile(r"""[ ]{0,3}<hr class=["']__chatgpt_plugin["']\s*/?>\s*""")
+_ANY_RULE = re.compile(r"[ ]{0,3}(?:-{3,}|\*{3,}|_{3,}|<hr[^>]*>)\s*")
+_ROLE_LINE = re.compile(r"[ ]{0,3}(#{1,6}[ \t]+)?role::[ \t]*([A-Za-z]+)(.*)")
+_COMMENT = re.compile(r"=begin-chatgpt-md-comment.*?=end-chatgpt-md-comment", re.S)
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_MARKS = ("role::", "=begin-chatgpt-md-comment", "=end-chatgpt-md-comment")
+
+
+@dataclass(frozen=True, slots=True)
+class NoteConversation:
+    """`heading` is the level of the note's own role headings. `messages` hold no empty ones; `open`: the last word is the person's."""
+
+    model: str | None
+    system: tuple[str, ...]
+    options: Mapping[str, Any]
+    messages: tuple[dict[str, Any], ...]
+    heading: int = HEADING
+    open: bool = True
+    properties: Mapping[str, Value] = field(default_factory=dict)
+
+    def history(self) -> list[dict[str, Any]]:
+        return [*({"role": "system", "content": text} for text in self.system), *self.messages]
+
+
+def parse(text: str) -> NoteConversation:
+    """Any text is a conversation: at least the person's first message."""
+    text = text.replace("\r\n", "\n").removeprefix("\ufeff")
+    head = frontmatter(text)
+    sections, heading = _sections(text[head.end :])
+    messages: list[dict[str, Any]] = []
+    for role, written in sections:
+        content = _COMMENT.sub("", written).strip()
+        if content:
+            messages.append({"role": role, "content": content})
+    options = {key: value for key in OPTIONS if isinstance(value := head.properties.get(key), int | float) and not isinstance(value, bool)}
+    model = head.properties.get("model")
+    is_open = bool(messages) and messages[-1]["role"] == "user"
+    system = tuple(texts(head.properties.get("system_commands")))
+    return NoteConversation(str(model) if model else None, system, options, tuple(messages), heading, is_open, head.properties)
+
+
+def _sections(body: str) -> tuple[list[tuple[Role, str]], int]:
+    """The messages with their roles, in order; and the level of their headings."""
+    out: list[tuple[Role, list[str]]] = [("user", [])]
+    heading, fence, after_rule = HEADING, "", False
+    for line in body.split("\n"):
+        if _RULE_LINE.fullmatch(line):  # in a code fence too: an answer that was stopped may have left one open
+            out.append(("user", []))
+            fence, after_rule = "", True
+            continue
+        fence = _fence(fence, line)
+        role = None if fence else _ROLE_LINE.fullmatch(line)
+        if role is not None and (role[1] or after_rule) and role[2].lower() in _ROLES:
+            _without_rule(out[-1][1])
+            out.append((_ROLES[role[2].lower()], []))
+            heading, after_rule = len((role[1] or "").strip()), False
+            continue
+        after_rule = bool(_ANY_RULE.fullmatch(line)) or (after_rule and not line.strip())
+        out[-1][1].append(line)
+    return [(role_name, "\n".join(lines)) for role_name, lines in out], heading
+
+
+def _without_rule(lines: list[str]) -> None:
+    """Takes away the rule at the end, which belongs to the heading below it."""
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if lines and _ANY_RULE.fullmatch(lines[-1]):
+        lines.pop()
+
+
+def _fence(open: str, line: str) -> str:
+    """The code fence that is open behind this line; "" when there is none."""
+    found = _FENCE.match(line)
+    if found is None:
+        return open
+    if not open:
+        return found[1]
+    return "" if line.strip().startswith(open) and not line.strip().strip(open[0]) else open
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def header(role: Role, level: int = HEADING, model: str = "") -> str:
+    """What begins a message."""
+    told = f'<span style="font-size: small;"> ({_harmless(model)})</span>' if model else ""
+    return f"\n\n{RULE}\n\n{'#' * level + ' ' if level else ''}role::{role}{told}\n\n"
+
+
+def _harmless(name: str) -> str:
+    return re.sub(r"[^\w./:@+-]", "_", name)[:100]
+
+
+class Guard:
+    """A model's words on their way into a note: nothing in them can begin a message or a comment, in this program or in the plugin."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._at_start = True
+
+    def feed(self, text: str) -> str:
+        """What can be written now. The end of the text is held back while it could become a mark."""
+        self._held += text.replace("\r", "")
+        keep = len(self._held)
+        start = self._held.rfind("\n") + 1
+        if (start or self._at_start) and self._could_be_mark(self._held[start:]):
+            keep = start
+        keep = min(keep, len(self._held) - _overlap(self._held, CLASS))
+        ready, self._held = self._held[:keep], self._held[keep:]
+        return self._write(ready)
+
+    def finish(self) -> str:
+        ready, self._held = self._held, ""
+        return self._write(ready)
+
+    def _write(self, text: str) -> str:
+        if not text:
+            return ""
+        lines = text.replace(CLASS, CLASS.strip("_")).split("\n")
+        for place, line in enumerate(lines):
+            if (place or self._at_start) and _bare(line).startswith(_MARKS):
+                lines[place] = "\\" + line
+        self._at_start = not lines[-1]
+        return "\n".join(lines)
+
+    def _could_be_mark(self, line: str) -> bool:
+        bare = _bare(line)
+        return any(mark.startswith(bare) for mark in _MARKS)
+
+
+def _bare(line: str) -> str:
+    return line.lstrip(" \t>#").lower()
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How much of the text's end is a beginning of the mark."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+
+
+def render(messages: Sequence[Mapping[str, Any]], model: str) -> str:
+    """A conversation as a note of its own; the words of tools stay out of it."""
+    quoted = "'" + _harmless(model) + "'"
+    out, first = [f"---\nmodel: {quoted}\n---\n"], True
+    for message in messages:
+        role, content = message["role"], message.get("content")
+        if role not in ("user", "assistant") or not content:
+            continue
+        if not (first and role == "user"):
+            out.append(header(role, model=model if role == "assistant" else ""))
+        guard = Guard()
+        out.append(guard.feed(str(content)) + guard.finish())
+        first = False
+    return "".join(out) + header("user")

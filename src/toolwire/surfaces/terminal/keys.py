@@ -1,0 +1,164 @@
+"""Keys: a question that is answered by one key, the file picker, and the line editor. Needs the extra `chat`.
+
+A question takes no key for its first half second, in which it stands there dimmed: what was typed before it could be read is no answer to it. Ctrl-C
+always counts; it raises `Stopped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import Application
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.key_processor import KeyPress
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import Layout, Window
+from prompt_toolkit.layout.controls import FormattedTextControl
+from prompt_toolkit.validation import ValidationError, Validator
+
+from toolwire.surfaces.terminal import cards
+from toolwire.surfaces.terminal.screen import drop_typed_ahead
+from toolwire.surfaces.terminal.shown import one_line
+from toolwire.tools.contract import Touched
+
+SETTLE_S = 0.5
+PAGE = 12
+ESCAPE = "escape"
+
+
+class Stopped(Exception):
+    """The person pressed Ctrl-C."""
+
+
+class _Keys:
+    """An application of one small window. `take(key)` is called for every key once it is `ready`."""
+
+    def __init__(self, text: Callable[[], StyleAndTextTuples], take: Callable[[str], None]) -> None:
+        self._take = take
+        self._shown = False
+        self.ready = False
+        bindings = KeyBindings()
+        bindings.add("c-c", eager=True)(lambda event: event.app.exit(exception=Stopped()))
+        bindings.add(Keys.Any)(self._pressed)
+        for name in ("up", "down", "pageup", "pagedown", "home", "end", "enter", ESCAPE, "c-d"):
+            bindings.add(name)(self._pressed)
+        window = Window(FormattedTextControl(text, focusable=True, show_cursor=False), wrap_lines=True, dont_extend_height=True)
+        self.app: Application[Any] = Application(Layout(window), key_bindings=bindings, erase_when_done=True, after_render=self._rendered)
+        self.app.timeoutlen = self.app.ttimeoutlen = 0.1
+
+    async def run(self) -> Any:
+        drop_typed_ahead()
+        return await self.app.run_async(handle_sigint=False)
+
+    def style(self) -> str:
+        return "bold" if self.ready else "ansibrightblack"
+
+    def _rendered(self, app: Application[Any]) -> None:
+        if not self._shown:
+            self._shown = True
+            asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
+
+    def _settled(self) -> None:
+        self.ready = True
+        self.app.invalidate()
+
+    def _pressed(self, event: KeyPressEvent) -> None:
+        if self.ready:
+            self._take(_name(event.key_sequence[-1]))
+
+
+def _name(press: KeyPress) -> str:
+    name = str(press.key.value if isinstance(press.key, Keys) else press.key)
+    return {"c-m": "enter", "c-j": "enter"}.get(name, name)
+
+
+async def choose(text: str, keys: Container[str]) -> str:
+    """One of the keys, in lower case. Others are passed over."""
+
+    def take(key: str) -> None:
+        if key.lower() in keys:
+            asked.app.exit(result=key.lower())
+
+    asked = _Keys(lambda: [(asked.style(), text)], take)
+    answer: str = await asked.run()
+    return answer
+
+
+class Picker:
+    """Which of the things shown are meant. None is picked before; what is not there can not be picked. Pure, but for `run`."""
+
+    def __init__(self, touched: Sequence[Touched]) -> None:
+        self.touched = tuple(touched)
+        self.picked: set[str] = set()
+        self.cursor = 0
+
+    def press(self, key: str) -> bool:
+        """Takes a key; True when the choice is made."""
+        moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -PAGE, "pagedown": PAGE, "home": -len(self.touched), "end": len(self.touched)}
+        if key in moves:
+            self.cursor = min(max(0, self.cursor + moves[key]), max(0, len(self.touched) - 1))
+        elif key == " " and self.touched:
+            one = self.touched[self.cursor]
+            if not one.missing:
+                self.picked ^= {one.key}
+        elif key == "a":
+            self.picked = {one.key for one in self.touched if not one.missing}
+        elif key == "n":
+            self.picked = set()
+        return key == "enter"
+
+    def chosen(self) -> tuple[str, ...]:
+        return tuple(one.key for one in self.touched if one.key in self.picked)
+
+    def text(self, style: str = "bold") -> StyleAndTextTuples:
+        top = max(0, min(self.cursor - PAGE // 2, len(self.touched) - PAGE))
+        out: StyleAndTextTuples = []
+        for place, one in enumerate(self.touched[top : top + PAGE], top):
+            mark = "[-]" if one.missing else "[x]" if one.key in self.picked else "[ ]"
+            row = ("reverse " if place == self.cursor else "") + ("ansigreen" if one.key in self.picked else "")
+            out.append((row, f"{mark} {cards.touched(one)}\n"))
+        more = f" (lines {top + 1}-{min(top + PAGE, len(self.touched))})" if len(self.touched) > PAGE else ""
+        told = f"{len(self.picked)} of {len(self.touched)} picked{more}"
+        out.append((style, f"{told} · space toggles · a all · n none · enter shares what is picked · esc back"))
+        return out
+
+    async def run(self) -> tuple[str, ...] | None:
+        """The keys that were picked, in their order; None: back to the question."""
+
+        def take(key: str) -> None:
+            if key in (ESCAPE, "q"):
+                asked.app.exit(result=None)
+            elif self.press(key):
+                asked.app.exit(result=self.chosen())
+            else:
+                asked.app.invalidate()
+
+        asked = _Keys(lambda: self.text(asked.style()), take)
+        chosen: tuple[str, ...] | None = await asked.run()
+        return chosen
+
+
+class _Checked(Validator):
+    def __init__(self, check: Callable[[str], object]) -> None:
+        self._check = check
+
+    def validate(self, document: Any) -> None:
+        try:
+            self._check(document.text)
+        except Exception as error:
+            raise ValidationError(message=one_line(str(error))) from None
+
+
+async def line(message: str, default: str = "", check: Callable[[str], object] | None = None) -> str | None:
+    """A line that the person writes. None: they went back with Escape. `check` raises what is wrong with a text."""
+    bindings = KeyBindings()
+    bindings.add(ESCAPE, eager=True)(lambda event: event.app.exit(result=None))
+    bindings.add("c-c", eager=True)(lambda event: event.app.exit(exception=Stopped()))
+    session: PromptSession[str | None] = PromptSession(
+        message, key_bindings=bindings, validator=_Checked(check) if check else None, validate_while_typing=False, erase_when_done=True
+    )
+    return await session.prompt_async(default=default, handle_sigint=False)

@@ -1,0 +1,206 @@
+"""Markdown painted while it is written. What is complete is painted once and never touched again; only the block that is still growing is painted
+again, line by line where it changed, at most so often that painting stays a small part of the time.
+
+Rules: lines that left the top of the screen can not be painted again; where such a line turns out otherwise in the end (a table's columns), the whole
+block is painted once more below, so that nothing is lost. Widths are in cells, not characters.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown
+from rich.segment import Segment, Segments
+
+from toolwire.surfaces.terminal.shown import clean
+
+WIDEST = 100
+SOONEST_S = 0.05
+SHARE = 8
+"""Painting takes at most about one part in so many of the time."""
+
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
+Render = Callable[[str, int], list[str]]
+
+
+class Blocks:
+    """Cuts growing Markdown where a block is surely over. `open` is what may still change."""
+
+    def __init__(self) -> None:
+        self.open = ""
+        self._read = 0
+        self._fence = ""
+        self._blank: int | None = None
+
+    def feed(self, text: str) -> list[str]:
+        """The blocks that are complete now."""
+        self.open += text
+        done: list[str] = []
+        while (end := self.open.find("\n", self._read)) >= 0:
+            line, start = self.open[self._read : end], self._read
+            self._read = end + 1
+            if self._cuts_before(line):
+                done.append(self._cut(start))
+            elif self._closes(line) and not _ITEM.match(self.open) and not line.startswith((" ", "\t")):
+                done.append(self._cut(end + 1))
+        return [block for block in done if block.strip()]
+
+    def finish(self) -> list[str]:
+        rest, self.open, self._read, self._fence, self._blank = self.open, "", 0, "", None
+        return [rest] if rest.strip() else []
+
+    def _cut(self, at: int) -> str:
+        block, self.open = self.open[:at], self.open[at:]
+        self._read, self._blank = self._read - at, None
+        return block
+
+    def _cuts_before(self, line: str) -> bool:
+        """Whether this line begins another block: the one before it ended in a blank line, and this is no continuation of it."""
+        if self._fence:
+            return False
+        if not line.strip():
+            self._blank = self._read
+            return False
+        if self._blank is None:
+            return False
+        self._blank = None
+        same = line.startswith((" ", "\t")) or (bool(_ITEM.match(self.open.lstrip("\n"))) and bool(_ITEM.match(line)))
+        if not same:
+            self._fence = found[1] if (found := _FENCE.match(line)) else ""
+        return not same
+
+    def _closes(self, line: str) -> bool:
+        """Keeps track of code fences; True where one closes."""
+        found = _FENCE.match(line)
+        if found is None:
+            return False
+        if not self._fence:
+            self._fence = found[1]
+        elif line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
+            self._fence = ""
+            return True
+        return False
+
+
+class Painter:
+    """Feeds text, paints blocks. `later(seconds, call)` calls back, so that a pause of the model's leaves nothing unpainted."""
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        size: Callable[[], tuple[int, int]],
+        render: Render,
+        later: Callable[[float, Callable[[], None]], object] = lambda seconds, call: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write, self._size, self._render, self._later, self._clock = write, size, render, later, clock
+        self._blocks = Blocks()
+        self._painted: list[str] = []
+        self._frozen = 0
+        self._width = 0
+        self._lost = False
+        self._first = True
+        self._due = 0.0
+        self._waiting = False
+        self._ended = False
+
+    def feed(self, text: str) -> None:
+        for block in self._blocks.feed(clean(text)):
+            self._paint(block, last=True)
+        if self._clock() >= self._due:
+            self._paint_open()
+        elif not self._waiting:
+            self._waiting = True
+            self._later(self._due - self._clock(), self._paint_late)
+
+    def finish(self) -> None:
+        for block in self._blocks.finish():
+            self._paint(block, last=True)
+        self._ended = True
+
+    def _paint_late(self) -> None:
+        self._waiting = False
+        if not self._ended:
+            self._paint_open()
+
+    def _paint_open(self) -> None:
+        if self._blocks.open.strip():
+            started = self._clock()
+            self._paint(self._blocks.open, last=False)
+            spent = self._clock() - started
+            self._due = started + spent + max(SOONEST_S, spent * SHARE)
+
+    def _paint(self, block: str, last: bool) -> None:
+        width, height = self._size()
+        if self._width != width:  # the terminal has broken the old lines anew: where they stand is not known any more
+            self._lost, self._width = bool(self._painted), width
+        if self._lost and not last:
+            return
+        new = self._render(block.strip("\n"), max(20, min(width, WIDEST) - 1))
+        if not self._first and (new or self._painted):
+            new = ["", *new]
+        old = self._painted
+        same = next((place for place, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new)))
+        if self._lost or (same < self._frozen and last):
+            self._put(0, new)
+        elif same < max(len(old), len(new)):
+            same = max(same, min(self._frozen, len(new)))
+            self._put(min(len(old) - same, max(1, height - 1)), new[same:])
+        if last:
+            self._painted, self._frozen, self._first, self._lost = [], 0, False, False
+        else:
+            self._painted = [*old[: self._frozen], *new[self._frozen :]]
+            self._frozen = max(self._frozen, len(self._painted) - max(1, height - 1))
+
+    def _put(self, up: int, lines: list[str]) -> None:
+        """Goes so many lines up, and paints from there, in one go that the terminal shows at once."""
+        back = f"\x1b[{up}A\r\x1b[J" if up > 0 else ""
+        self._write("\x1b[?2026h" + back + "".join(line + "\n" for line in lines) + "\x1b[?2026l")
+
+
+class _Heading(Heading):
+    """At the left margin, like the text below it."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Page(Markdown):
+    elements = Markdown.elements | {"heading_open": _Heading}
+
+
+def renderer(console: Console) -> Render:
+    """Renders a block of Markdown as lines with colours, in the colours of that console."""
+
+    def render(block: str, width: int) -> list[str]:
+        page = Console(
+            file=io.StringIO(),
+            force_terminal=console.is_terminal,
+            color_system=console.color_system,  # type: ignore[arg-type]
+            no_color=console.no_color,
+            width=width,
+            legacy_windows=False,
+        )
+        lines = page.render_lines(_Page(block, code_theme="ansi_dark", hyperlinks=False), pad=False)
+        with page.capture() as captured:
+            for line in lines:
+                page.print(Segments([*_stripped(line), Segment.line()]), end="", soft_wrap=True)
+        return captured.get().split("\n")[:-1]
+
+    return render
+
+
+def _stripped(line: list[Segment]) -> list[Segment]:
+    """Without the spaces that only fill the line up."""
+    kept = list(line)
+    while kept and not kept[-1].text.strip() and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
+        kept.pop()
+    if kept and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
+        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
+    return kept

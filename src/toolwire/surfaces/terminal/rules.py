@@ -1,0 +1,66 @@
+"""--allow rules: what may run without a person at the keys. `TOOL`, or `TOOL:GLOB` for what touches only paths of that pattern.
+
+A rule for a search lets it run, and shares the results whose path fits. Where things can be picked, those that fit are picked; where they can not,
+all must fit. `*` and `?` stay within one folder, `**` crosses folders. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from toolwire.config import ConfigError
+from toolwire.tools.contract import Approval, Decision, Effect
+
+_PIECES = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    written: str
+    tool: str
+    pattern: re.Pattern[str] | None = None
+
+    def allows(self, path: str) -> bool:
+        if self.pattern is None:
+            return True
+        segments = path.split("/")
+        return not {"", ".", ".."} & set(segments) and "\\" not in path and self.pattern.fullmatch(path) is not None
+
+
+def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
+    """The rules of a command line. Raises `ConfigError` for a tool that there is not."""
+    names = list(known)
+    rules = []
+    for one in written:
+        tool, colon, glob = one.partition(":")
+        if tool not in names:
+            near = get_close_matches(tool, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none, there is no vault'}"
+            raise ConfigError(f"--allow {one}: there is no tool {tool or '(empty)'}; {hint}")
+        if colon and not glob:
+            raise ConfigError(f"--allow {one}: a pattern is missing behind the colon")
+        rules.append(Rule(one, tool, _pattern(glob) if glob else None))
+    return rules
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    return re.compile("".join(_PIECES.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
+
+
+def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
+    """What the rules say to a question, and which rule said it. Where none does: no, and why. A search is judged by what it finds."""
+    for rule in rules:
+        if rule.tool != approval.tool:
+            continue
+        shown = approval.shown
+        fitting = tuple(one.key for one in shown.touched if rule.allows(one.path))
+        if shown.pick and (fitting or not shown.touched or rule.pattern is None):
+            return Decision(True, picked=fitting), f"rule {rule.written}"
+        judged = bool(shown.touched) or rule.pattern is None or (effect == "search" and approval.stage == "run")
+        if not shown.pick and judged and len(fitting) == len(shown.touched):
+            return Decision(True), f"rule {rule.written}"
+    return Decision(False, reason="no --allow rule covers this call, and there is nobody to ask"), "no rule"

@@ -1,0 +1,151 @@
+"""`toolwire approvals`: the inbox of every surface, from a shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.__main__ import main
+from toolwire.gateway.store import Store
+from toolwire.surfaces.terminal.cli import approvals_arguments, run_approvals
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Approval, Asking, Preview, Touched
+
+SHOWN = Preview((Touched("0", "P/A.md", 10, "the alpha"), Touched("1", "P/B.md", 20), Touched("2", "gone.md", missing=True)), pick=True)
+
+
+class Shell:
+    """The command, on a store in which a question waits."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = f"sqlite:///{folder}/state/toolwire.db"
+        self._capsys = capsys
+        monkeypatch.setenv("TOOLWIRE_STORE__URL", self.url)
+        monkeypatch.chdir(folder)
+        from toolwire import __main__ as cli
+
+        command = cli.Command("approvals", "decide", "toolwire approvals list", approvals_arguments, run_approvals)
+        monkeypatch.setattr(cli, "COMMANDS", (command,))
+
+    async def __call__(self, *arguments: str, status: int = 0) -> str:
+        assert await asyncio.to_thread(main, ["approvals", *arguments]) == status
+        shown = self._capsys.readouterr()
+        return shown.err if status else shown.out
+
+    async def json(self, *arguments: str) -> Any:
+        return json.loads(await self(*arguments, "--json"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(tmp_path, capsys, monkeypatch)
+
+
+class Waiting:
+    def __init__(self, approval: Approval, task: asyncio.Task[list[Approval]]) -> None:
+        self.id = approval.id
+        self._task = task
+
+    async def decided(self) -> Approval:
+        return (await asyncio.wait_for(self._task, 20))[0]
+
+
+@pytest.fixture
+async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
+    """A question that some surface asks, and that nobody has answered."""
+    store = Store(shell.url)
+    approvals = Approvals(store)
+    question = ("file_read", "run", {"filePaths": ["P/A.md", "P/B.md", "gone.md"]}, SHOWN)
+    task = asyncio.ensure_future(approvals.ask(Asking("s", "qwen", "http"), [question], None))  # type: ignore[list-item]
+    while not (found := await approvals.pending()):
+        await asyncio.sleep(0)
+    yield Waiting(found[0], task)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await store.close()
+
+
+async def test_nothing_is_pending_at_first(shell: Shell) -> None:
+    assert await shell() == "nothing is pending\n" and await shell.json("list") == []
+    assert await shell("grants") == "nothing is remembered\n" and await shell("audit") == "nothing was decided yet\n"
+
+
+async def test_list_and_show_tell_the_whole_question_but_its_token(shell: Shell, waiting: Waiting) -> None:
+    listed = await shell()
+    assert waiting.id in listed and "qwen" in listed and "file_read" in listed
+    shown = await shell("show", waiting.id)
+    for words in ("asked by qwen", "1. P/A.md  (10 B)", "the alpha", "gone.md  (not found)", "pending", "expires in"):
+        assert words in shown
+    assert "token" not in await shell.json("show", waiting.id)
+
+
+@pytest.mark.parametrize(("pick", "picked"), [(["1"], ("0",)), (["P/B.md", "1"], ("1", "0")), (["all"], ("0", "1")), (["none"], ())])
+async def test_approve_takes_numbers_paths_all_or_none(shell: Shell, waiting: Waiting, pick: list[str], picked: tuple[str, ...]) -> None:
+    assert await shell("approve", waiting.id, "--pick", *pick) == f"{waiting.id}: approved\n"
+    decided = await waiting.decided()
+    assert (decided.status, decided.decided_by) == ("approved", "shell")
+    assert decided.decision is not None and decided.decision.picked == picked
+
+
+async def test_deny_tells_the_reason(shell: Shell, waiting: Waiting) -> None:
+    assert (await shell.json("deny", waiting.id, "--reason", "not now"))["status"] == "denied"
+    decided = await waiting.decided()
+    assert decided.decision is not None and (decided.status, decided.decision.reason) == ("denied", "not now")
+
+
+async def test_the_beginning_of_an_id_is_enough_when_it_means_only_one(shell: Shell, waiting: Waiting) -> None:
+    await shell("deny", waiting.id.removeprefix("appr_")[:6])
+    assert (await waiting.decided()).status == "denied"
+
+
+async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
+    await shell("approve", waiting.id, "--arguments", '{"filePaths": ["P/A.md"]}')
+    decided = await waiting.decided()
+    assert decided.decision is not None and decided.decision.arguments == {"filePaths": ["P/A.md"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["approve"], "an id is missing"),
+        (["approve", "appr_nobody"], "there is none"),
+        (["approve", "ID"], "pick some, all or none"),
+        (["approve", "ID", "--pick", "9"], "not among the 3 shown"),
+        (["approve", "ID", "--pick", "Diary.md"], "not among the 3 shown"),
+        (["approve", "ID", "--arguments", "{"], "not JSON"),
+        (["approve", "ID", "--arguments", "[]"], "not a JSON object"),
+        (["approve", "ID", "--pick", "1", "--remember", "folder"], "needs the folder"),
+        (["revoke", "grant_1"], "there is none"),
+    ],
+)
+async def test_what_makes_no_sense_is_one_line_and_decides_nothing(shell: Shell, waiting: Waiting, arguments: list[str], words: str) -> None:
+    told = await shell(*(waiting.id if one == "ID" else one for one in arguments), status=2)
+    assert words in told and told.count("\n") == 1
+    assert [one["id"] for one in await shell.json("list")] == [waiting.id]
+
+
+async def test_what_is_decided_is_decided(shell: Shell, waiting: Waiting) -> None:
+    await shell("deny", waiting.id)
+    assert "denied already" in await shell("approve", waiting.id, "--pick", "all", status=2)
+    assert (await shell.json("list", "--all"))[0]["status"] == "denied"
+
+
+async def test_grants_are_made_listed_and_revoked(shell: Shell, waiting: Waiting) -> None:
+    await shell("approve", waiting.id, "--pick", "1", "--remember", "folder", "--folder", "P")
+    (grant,) = await shell.json("grants")
+    assert (grant["scope"], grant["target"]) == ("folder", "P") and grant["id"] in await shell("grants")
+    assert await shell("revoke", grant["id"]) == f"{grant['id']}: revoked\n"
+    assert await shell.json("grants") == []
+
+
+async def test_the_audit_log_is_read_newest_last(shell: Shell, waiting: Waiting) -> None:
+    await shell("deny", waiting.id)
+    await waiting.decided()
+    (entry,) = await shell.json("audit")
+    assert (entry["event"], entry["tool"], entry["approval_id"]) == ("denied", "file_read", waiting.id)
+    assert "denied" in await shell("audit", "--limit", "1")

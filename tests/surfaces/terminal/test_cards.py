@@ -1,0 +1,226 @@
+"""What a person is shown, and what rules allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolwire.config import ConfigError
+from toolwire.surfaces.terminal import cards, rules
+from toolwire.surfaces.terminal.keys import Picker
+from toolwire.surfaces.terminal.shown import clean, one_line, size
+from toolwire.surfaces.terminal.surface import _read
+from toolwire.testing.notes import Notes
+from toolwire.tools.contract import Approval, Decision, Outcome, Preview, Stage, ToolCall, Touched
+
+
+def asked(tool: str = "file_read", shown: Preview | None = None, stage: Stage = "run", **arguments: object) -> Approval:
+    return Approval("appr_1", 0, 1, "", "s", "test", "qwen", tool, stage, arguments, shown or Preview(), "t")
+
+
+def files(*paths: str, pick: bool = True) -> Preview:
+    return Preview(tuple(Touched(str(place), path, 1500, missing="gone" in path) for place, path in enumerate(paths)), pick=pick)
+
+
+# --- cards -----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_card_says_who_asks_for_what_with_which_arguments_and_files(notes: Notes) -> None:
+    tool = {tool.name: tool for tool in notes.tools()}["file_read"]
+    text = cards.plain(cards.card(asked(shown=files("A.md", "gone.md"), filePaths=["A.md", "gone.md"]), tool, place="1 of 2"))
+    for words in ("1 of 2", "file_read: Read notes", "asked by qwen", 'filePaths: ["A.md", "gone.md"]', "A.md  (1.5 kB)", "gone.md  (not found)"):
+        assert words in text
+    assert "Nothing has been read yet. qwen sees what you approve, and nothing else." in text
+
+
+def test_a_card_of_results_shows_what_would_be_shared() -> None:
+    shown = Preview((Touched("0", "A.md", None, "…the alpha\nplan…"),), pick=True)
+    text = cards.plain(cards.card(asked("vault_search", shown, "share", query="alpha"), None))
+    assert "which results may be shared?" in text and "…the alpha ⏎ plan…" in text
+
+
+def test_a_card_of_a_write_shows_the_diff_in_its_colours() -> None:
+    rows = cards.card(asked("note_write", Preview(diff="--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\n same")), None)
+    assert [row for row in rows if row[0] in ("added", "removed", "hunk")] == [
+        ("hunk", "--- a"),
+        ("hunk", "+++ a"),
+        ("hunk", "@@ -1 +1 @@"),
+        ("removed", "-old"),
+        ("added", "+new"),
+    ]
+
+
+def test_a_long_card_says_that_there_is_more_and_the_whole_one_leaves_nothing_out() -> None:
+    shown = Preview(files(*(f"{number}.md" for number in range(99))).touched, diff="\n".join(f"+{number}" for number in range(99)))
+    one = asked(shown=shown, content="x" * 1000 + "hidden")
+    assert cards.clipped(one) and cards.clipped(asked(content="x" * 1000)) and not cards.clipped(asked(shown=files("A.md")))
+    clipped, whole = (cards.plain(cards.card(one, None, whole=whole)) for whole in (False, True))
+    assert "… and 59 more files" in clipped and "… 1,006 characters: v shows all" in clipped and "hidden" not in clipped
+    assert "98.md" in whole and "+98" in whole and "hidden" in whole and "…" not in whole
+
+
+def test_nothing_foreign_can_hide_on_a_card() -> None:
+    evil = "Notes/\x1b[2J\u202edm.terces\nApproved: yes"
+    text = cards.plain(cards.card(asked(shown=files(evil), filePaths=[evil], arguments={"a\x1b]0;x": "b\r\nc"}), None))
+    assert not {letter for letter in text if letter in "\x1b\r\u202e"} and "\nApproved" not in text
+
+
+def test_text_is_made_safe_and_ordinary_text_is_left_alone() -> None:
+    assert clean("tab\tand\nline 漢字 😀 👩‍👩‍👧") == "tab\tand\nline 漢字 😀 👩‍👩‍👧"
+    assert clean("\x00\x1b\x7f\x9b\u2066\U000e0041") == "␀␛␡���"
+    assert one_line("a\nb" + "x" * 300, 10) == "a ⏎ bxxxx…"
+    assert [size(count) for count in (0, 999, 1000, 4_200_000, 5_000_000_000)] == ["0 B", "999 B", "1.0 kB", "4.2 MB", "5.0 GB"]
+
+
+@pytest.mark.parametrize(("paths", "folder"), [(["P/A.md", "P/B.md"], "P"), (["P/D/A.md", "P/B.md"], "P"), (["A.md", "P/B.md"], ""), ([], "")])
+def test_the_folder_that_could_be_remembered_holds_everything(paths: list[str], folder: str) -> None:
+    assert cards.folder_of(files(*paths)) == folder
+
+
+@pytest.mark.parametrize(
+    ("status", "notice", "line"),
+    [
+        ("done", "", "✓ file_read: A.md"),
+        ("denied", "Tool execution cancelled: file_read", "Tool execution cancelled: file_read"),
+        ("unknown", "Unknown tool: file_read", "Unknown tool: file_read"),
+        ("failed", "Tool execution error: x", "Tool execution error: x"),
+    ],
+)
+def test_what_became_of_a_call_is_one_line(status: str, notice: str, line: str) -> None:
+    outcome = Outcome(ToolCall("c", "file_read", "{}"), {}, status, notice, ("A.md",))  # type: ignore[arg-type]
+    assert [text for _, text in cards.did(outcome)] == [line]
+
+
+# --- the picker ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def pressed(*keys: str) -> Picker:
+    picker = Picker(files("A.md", "B.md", "gone.md", "C.md").touched)
+    for key in keys:
+        picker.press(key)
+    return picker
+
+
+def test_nothing_is_picked_before_the_person_picks() -> None:
+    assert pressed().chosen() == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        ([" "], ("0",)),
+        ([" ", " "], ()),
+        (["down", " ", "up", " "], ("0", "1")),
+        (["a"], ("0", "1", "3")),
+        (["a", "n"], ()),
+        (["down", "down", " "], ()),
+        (["end", " "], ("3",)),
+        (["pagedown", "k", " "], ()),
+        (["home", "up", "x", " "], ("0",)),
+    ],
+)
+def test_space_toggles_a_takes_all_n_none_and_what_is_missing_can_not_be_taken(keys: list[str], chosen: tuple[str, ...]) -> None:
+    assert pressed(*keys).chosen() == chosen
+
+
+def test_enter_makes_the_choice_and_no_other_key_does() -> None:
+    assert pressed().press("enter") and not any(pressed().press(key) for key in (" ", "a", "n", "up", "down", "x"))
+
+
+def test_a_picker_without_anything_to_pick_takes_every_key() -> None:
+    picker = Picker(())
+    assert [picker.press(key) for key in (" ", "down", "end", "a", "enter")] == [False] * 4 + [True] and picker.text()
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------------------------------------
+
+KNOWN = ("vault_search", "file_read", "note_write")
+
+
+def says(rule: str, approval: Approval, effect: str = "read") -> tuple[bool, tuple[str, ...] | None]:
+    decision, _ = rules.decision(rules.parse([rule], KNOWN), approval, effect)  # type: ignore[arg-type]
+    return decision.approved, decision.picked
+
+
+def test_without_a_rule_everything_is_denied_and_the_model_is_told_why() -> None:
+    decision, by = rules.decision([], asked(), "read")
+    assert not decision.approved and "no --allow rule" in decision.reason and by == "no rule"
+
+
+def test_a_rule_for_a_tool_allows_it_and_no_other() -> None:
+    assert says("file_read", asked(shown=files("A.md", "P/B.md"))) == (True, ("0", "1"))
+    assert says("file_read", asked("note_write", files("A.md", pick=False)))[0] is False
+
+
+@pytest.mark.parametrize(
+    ("glob", "fits", "others"),
+    [
+        (
+            "Projects/**",
+            ["Projects/A.md", "Projects/x/y/B.md"],
+            ["Projects.md", "ProjectsX/A.md", "Diary.md", "projects/A.md", "Projects/../Diary.md"],
+        ),
+        ("Inbox/*.md", ["Inbox/A.md"], ["Inbox/x/A.md", "Inbox/A.txt", "A.md", "Inbox//A.md", "Inbox/./A.md"]),
+        ("**/*.md", ["A.md", "x/y/A.md"], ["A.txt", "/etc/A.md", "x\\..\\A.md"]),
+        ("Note ?.md", ["Note 1.md"], ["Note 12.md", "Note /.md"]),
+        ("a.c.md", ["a.c.md"], ["abc.md"]),
+    ],
+)
+def test_a_pattern_fits_what_it_says(glob: str, fits: list[str], others: list[str]) -> None:
+    (rule,) = rules.parse([f"file_read:{glob}"], KNOWN)
+    assert [path for path in (*fits, *others) if rule.allows(path)] == fits
+
+
+def test_what_fits_is_picked_and_the_rest_stays_untouched() -> None:
+    assert says("file_read:Projects/**", asked(shown=files("Projects/A.md", "Diary.md"))) == (True, ("0",))
+    assert says("file_read:Projects/**", asked(shown=files("Diary.md")))[0] is False
+
+
+def test_a_write_outside_of_the_pattern_is_denied_whole() -> None:
+    assert says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", pick=False)), "write") == (True, None)
+    assert says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", "B.md", pick=False)), "write")[0] is False
+    assert says("note_write:Inbox/*", asked("note_write", Preview()), "write")[0] is False
+
+
+def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
+    assert says("vault_search:Projects/**", asked("vault_search"), "search") == (True, None)
+    assert says("vault_search:Projects/**", asked("vault_search", files("Projects/A.md", "Diary.md"), "share"), "search") == (True, ("0",))
+    assert says("vault_search:Projects/**", asked("vault_search", files("Diary.md"), "share"), "search")[0] is False
+    assert says("vault_search", asked("vault_search", files(), "share"), "search") == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"), [("file_raed", "did you mean file_read?"), ("", "there is no tool"), ("file_read:", "pattern is missing")]
+)
+def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        rules.parse([rule], KNOWN)
+    assert words in str(raised.value)
+
+
+# --- answers by lines ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "pick", "decision"),
+    [
+        ("a\n", False, Decision(True)),
+        ("yes", False, Decision(True)),
+        ("d too private \n", False, Decision(False, reason="too private")),
+        ("", False, None),
+        ("maybe", False, None),
+        (None, False, Decision(False)),
+        ("1, 2", True, Decision(True, picked=("0", "1"))),
+        ("all", True, Decision(True, picked=("0", "1"))),
+        ("9", True, None),
+        ("a", True, None),
+    ],
+)
+def test_a_written_answer_is_read_or_asked_for_again(written: str | None, pick: bool, decision: Decision | None) -> None:
+    assert _read(written, asked(shown=files("A.md", "B.md", "gone.md", pick=pick))) == decision
+
+
+@pytest.fixture
+def notes() -> Notes:
+    from pathlib import Path
+
+    return Notes(Path("unused"))

@@ -1,0 +1,303 @@
+"""Approvals: written down before anybody is asked, decided once, by exactly what was shown; what is remembered, and taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolwire.errors import ToolwireError
+from toolwire.gateway.store import Store
+from toolwire.ids import counting_ids
+from toolwire.testing.notes import Person
+from toolwire.tools.approvals import Approvals, token_of
+from toolwire.tools.contract import Approval, Asking, Decision, Preview, Stage, Touched
+
+ASKING = Asking("session-1", "model-1", "test")
+YES, NO = Decision(True), Decision(False)
+PICKS = Preview((Touched("a", "Projects/A.md", 10), Touched("b", "Projects/B.md", 20)), pick=True)
+
+
+def question(tool: str = "file_read", stage: Stage = "run", shown: Preview | None = None, **arguments: Any) -> tuple[str, Stage, Any, Preview]:
+    return tool, stage, arguments, shown or Preview()
+
+
+def folder(*paths: str) -> Preview:
+    return Preview(tuple(Touched(path, path, 1) for path in paths))
+
+
+async def asked(approvals: Approvals, *decisions: Any, shown: Preview | None = None, asking: Asking = ASKING, **options: Any) -> Approval:
+    """One question, decided as said."""
+    return (await approvals.ask(asking, [question(shown=shown, **options)], Person(approvals, *decisions)))[0]
+
+
+async def test_a_question_is_kept_before_it_is_asked(approvals: Approvals) -> None:
+    seen: list[str] = []
+
+    class Looks:
+        async def ask(self, asked: Any) -> bool:
+            for one in asked:
+                kept = await approvals.records.get(one.id)
+                assert kept == one
+                seen.append(one.status)
+                await approvals.decide(one.id, one.token, YES, by="test")
+            return False
+
+    decided = await approvals.ask(ASKING, [question(path="x")], Looks())
+    assert seen == ["pending"]
+    assert (decided[0].status, decided[0].decided_by, decided[0].decision) == ("approved", "test", YES)
+
+
+async def test_several_questions_are_shown_together_and_returned_in_their_order(approvals: Approvals) -> None:
+    person = Person(approvals, YES, replace(NO, reason="not now"), YES)
+    decided = await approvals.ask(ASKING, [question(n=1), question(n=2), question(n=3)], person)
+    assert [len(shown) for shown in person.shown] == [3]
+    assert [(one.arguments["n"], one.status) for one in decided] == [(1, "approved"), (2, "denied"), (3, "approved")]
+    assert decided[1].decision is not None and decided[1].decision.reason == "not now"
+
+
+async def test_a_question_tells_who_asks_for_what_and_what_it_would_touch(approvals: Approvals) -> None:
+    kept = await asked(approvals, replace(YES, picked=("a",)), shown=PICKS, path="x")
+    assert (kept.session, kept.model, kept.surface, kept.tool, kept.stage) == ("session-1", "model-1", "test", "file_read", "run")
+    assert (kept.arguments, kept.shown) == ({"path": "x"}, PICKS)
+    assert kept.decision is not None and kept.decision.picked == ("a",)
+
+
+# --- the token -------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def pending(approvals: Approvals, shown: Preview | None = None, **arguments: Any) -> tuple[Approval, asyncio.Task[list[Approval]]]:
+    """A question that waits in the inbox, and whoever waits for it."""
+    task = asyncio.ensure_future(approvals.ask(ASKING, [question(shown=shown, **arguments)], None))
+    while not (found := await approvals.pending()):
+        await asyncio.sleep(0)
+    return found[0], task
+
+
+async def test_a_decision_with_another_token_decides_nothing(approvals: Approvals) -> None:
+    approval, task = await pending(approvals)
+    with pytest.raises(ToolwireError, match="does not belong to what was shown"):
+        await approvals.decide(approval.id, "0" * 64, YES, by="test")
+    assert (await approvals.pending())[0].id == approval.id and not task.done()
+    await approvals.decide(approval.id, approval.token, NO, by="test")
+    assert (await task)[0].status == "denied"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: replace(one, tool="note_write"),
+        lambda one: replace(one, stage="share"),
+        lambda one: replace(one, arguments={"path": "y"}),
+        lambda one: replace(one, shown=replace(PICKS, diff="+x")),
+        lambda one: replace(one, shown=replace(PICKS, touched=(Touched("a", "Projects/A.md", 11),))),
+        lambda one: replace(one, id="appr_2"),
+    ],
+)
+def test_the_token_is_bound_to_everything_that_is_shown(change: Callable[[Approval], Approval]) -> None:
+    one = Approval("appr_1", 0, 1, "", "s", "test", "m", "file_read", "run", {"path": "x"}, PICKS, "")
+    assert token_of(change(one), "secret") != token_of(one, "secret") != token_of(one, "another secret")
+    assert token_of(replace(one, arguments=dict(one.arguments)), "secret") == token_of(one, "secret")
+
+
+async def test_a_question_is_decided_once(approvals: Approvals) -> None:
+    approval, task = await pending(approvals)
+    results = await asyncio.gather(
+        *(approvals.decide(approval.id, approval.token, one, by=by) for one, by in ((YES, "first"), (NO, "second"))), return_exceptions=True
+    )
+    failed = [one for one in results if isinstance(one, ToolwireError)]
+    assert len(failed) == 1 and "already" in str(failed[0])
+    kept = (await task)[0]
+    assert (kept.status, kept.decided_by) in {("approved", "first"), ("denied", "second")}
+
+
+async def test_what_is_not_there_can_not_be_decided(approvals: Approvals) -> None:
+    with pytest.raises(ToolwireError, match="no approval"):
+        await approvals.decide("appr_none", "t", YES, by="test")
+
+
+async def test_what_was_not_shown_can_not_be_granted(approvals: Approvals) -> None:
+    approval, task = await pending(approvals, shown=PICKS)
+    for wrong, words in (
+        (YES, "pick some"),
+        (replace(YES, picked=("a", "c")), "not shown"),
+        (replace(YES, picked=("a",), remember="folder"), "folder"),
+    ):
+        with pytest.raises(ToolwireError, match=words):
+            await approvals.decide(approval.id, approval.token, wrong, by="test")
+    with pytest.raises(ToolwireError, match="folder"):
+        await approvals.decide(approval.id, approval.token, replace(YES, picked=(), remember="folder", folder="Projects/../.."), by="test")
+    assert await approvals.records.grants() == []
+    await approvals.decide(approval.id, approval.token, replace(YES, picked=()), by="test")
+    assert (await task)[0].status == "approved"
+
+
+# --- no answer is a no, but not a denial -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_surface_that_leaves_a_question_to_nobody_lets_it_expire(approvals: Approvals) -> None:
+    kept = await asked(approvals)
+    assert (kept.status, kept.decision, kept.decided_by) == ("expired", None, "")
+
+
+async def test_a_surface_that_fails_leaves_nothing_pending(approvals: Approvals) -> None:
+    class Breaks:
+        async def ask(self, asked: Any) -> bool:
+            raise ConnectionError("the terminal is gone")
+
+    with pytest.raises(ConnectionError):
+        await approvals.ask(ASKING, [question(), question()], Breaks())
+    assert [one.status for one in await approvals.records.listed()] == ["expired", "expired"]
+
+
+async def test_whoever_stops_waiting_leaves_nothing_pending(approvals: Approvals) -> None:
+    approval, task = await pending(approvals)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    kept = await approvals.records.get(approval.id)
+    assert kept is not None and kept.status == "expired"
+    with pytest.raises(ToolwireError, match="expired already"):
+        await approvals.decide(approval.id, approval.token, YES, by="late")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_question_whose_time_is_over_is_expired_and_can_not_be_decided_any_more(store: Store) -> None:
+    clock = Clock()
+    approvals = Approvals(store, lifetime_s=60, clock=clock, ids=counting_ids())
+    approval, task = await pending(approvals)
+    assert approval.expires_at == 1060
+    clock.now = 1060
+    with pytest.raises(ToolwireError, match="expired"):
+        await approvals.decide(approval.id, approval.token, YES, by="late")
+    kept = (await task)[0]
+    assert (kept.status, kept.decision) == ("expired", None)
+    assert [entry["event"] for entry in await approvals.records.audit()] == ["expired"]
+
+
+async def test_another_process_decides_over_the_same_file(approvals: Approvals, store: Store) -> None:
+    _, task = await pending(approvals)
+    other = Store(f"sqlite:///{store.path}")
+    try:
+        elsewhere = Approvals(other)
+        seen = (await elsewhere.pending())[0]
+        await elsewhere.decide(seen.id, seen.token, replace(NO, reason="from the shell"), by="shell")
+    finally:
+        await other.close()
+    kept = (await task)[0]
+    assert (kept.status, kept.decided_by, kept.decision and kept.decision.reason) == ("denied", "shell", "from the shell")
+
+
+async def test_a_question_left_to_others_waits_for_them(approvals: Approvals) -> None:
+    task = asyncio.ensure_future(approvals.ask(ASKING, [question()], Person(approvals, "leave")))
+    while not (found := await approvals.pending()):
+        await asyncio.sleep(0)
+    await approvals.decide(found[0].id, found[0].token, YES, by="inbox")
+    assert (await task)[0].decided_by == "inbox"
+
+
+async def test_a_question_decided_elsewhere_ends_the_surface_s_asking(approvals: Approvals) -> None:
+    ended: list[str] = []
+
+    class Waits:
+        async def ask(self, asked: Any) -> bool:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("asking")
+            return False
+
+    task = asyncio.ensure_future(approvals.ask(ASKING, [question()], Waits()))
+    while not (found := await approvals.pending()):
+        await asyncio.sleep(0)
+    await approvals.decide(found[0].id, found[0].token, YES, by="inbox")
+    assert (await task)[0].status == "approved" and ended == ["asking"]
+
+
+# --- remembered grants -----------------------------------------------------------------------------------------------------------------------------
+
+
+async def covered(approvals: Approvals, **options: Any) -> bool:
+    """Whether a like question is answered without being asked."""
+    return (await asked(approvals, **options)).status == "approved"
+
+
+async def test_a_plain_yes_is_remembered_by_nobody(approvals: Approvals) -> None:
+    await asked(approvals, YES)
+    assert not await covered(approvals) and await approvals.records.grants() == []
+
+
+async def test_a_grant_for_a_session_covers_that_session_and_that_tool(approvals: Approvals) -> None:
+    await asked(approvals, replace(YES, remember="session"), path="x")
+    assert await covered(approvals, path="y")
+    assert not await covered(approvals, asking=replace(ASKING, session="session-2"))
+    assert not await covered(approvals, tool="note_write")
+    assert not await covered(approvals, stage="share")
+    assert not await covered(approvals, asking=replace(ASKING, owner="another"))
+
+
+async def test_a_grant_for_a_tool_covers_it_everywhere(approvals: Approvals) -> None:
+    await asked(approvals, replace(YES, remember="tool"))
+    assert await covered(approvals, asking=replace(ASKING, session="session-2"), shown=folder("Anywhere.md"))
+    assert not await covered(approvals, tool="vault_search")
+
+
+async def test_a_grant_for_a_folder_covers_what_touches_nothing_outside_of_it(approvals: Approvals) -> None:
+    await asked(approvals, replace(YES, remember="folder", folder="Projects/"), shown=folder("Projects/A.md"))
+    assert await covered(approvals, shown=folder("Projects/B.md", "Projects/Deep/C.md"), asking=replace(ASKING, session="session-2"))
+    assert not await covered(approvals, shown=folder("Projects/B.md", "Diary.md"))
+    assert not await covered(approvals, shown=folder("ProjectsX/B.md"))
+    assert not await covered(approvals, shown=folder())
+
+
+async def test_what_a_grant_covers_is_picked_whole_but_for_what_is_missing(approvals: Approvals) -> None:
+    await asked(approvals, replace(YES, picked=("a",), remember="tool"), shown=PICKS)
+    shown = replace(PICKS, touched=(*PICKS.touched, Touched("c", "Projects/C.md", missing=True)))
+    kept = await asked(approvals, shown=shown)
+    assert kept.decision is not None and kept.decision.picked == ("a", "b")
+    assert kept.decided_by is not None and kept.decided_by.startswith("grant grant_")
+
+
+async def test_a_revoked_grant_covers_nothing(approvals: Approvals) -> None:
+    await asked(approvals, replace(YES, remember="tool"))
+    (grant,) = await approvals.records.grants()
+    assert await approvals.revoke(grant.id) and not await approvals.revoke(grant.id)
+    assert await approvals.records.grants() == [] and len(await approvals.records.grants(revoked=True)) == 1
+    assert not await covered(approvals)
+
+
+async def test_a_denial_is_never_remembered(approvals: Approvals) -> None:
+    await asked(approvals, replace(NO, remember="tool"))
+    assert await approvals.records.grants() == []
+
+
+async def test_grants_and_decisions_outlive_the_process(approvals: Approvals, store: Store) -> None:
+    await asked(approvals, replace(YES, remember="tool"))
+    await store.close()
+    again = Store(f"sqlite:///{store.path}")
+    try:
+        assert await covered(Approvals(again))
+    finally:
+        await again.close()
+
+
+# --- the audit log ---------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_audit_log_tells_every_decision_by_hashes_and_no_contents(approvals: Approvals) -> None:
+    await asked(approvals, YES, path="secret-diary.md")
+    await asked(approvals, replace(NO, reason="no"), path="secret-diary.md")
+    await asked(approvals, path="other.md")
+    entries = list(reversed(await approvals.records.audit()))
+    assert [entry["event"] for entry in entries] == ["approved", "denied", "expired"]
+    assert entries[0]["arguments_sha256"] == entries[1]["arguments_sha256"] != entries[2]["arguments_sha256"]
+    assert "secret-diary" not in str(entries)

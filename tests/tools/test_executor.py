@@ -1,0 +1,234 @@
+"""The executor: nothing runs before its grant, what is granted is what runs, and the model is told the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from toolwire.testing.notes import Notes, Person
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCall
+from toolwire.tools.executor import CANCELLED, NO_DECISION, Executor, Toolbox
+
+ASKING = Asking("session-1", "model-1", "test")
+YES, NO = Decision(True), Decision(False)
+
+
+def call(name: str, number: int = 1, **arguments: Any) -> ToolCall:
+    return ToolCall(f"call_{number}", name, json.dumps(arguments))
+
+
+class Desk:
+    """A person at a desk full of notes."""
+
+    def __init__(self, approvals: Approvals, notes: Notes) -> None:
+        self.approvals = approvals
+        self.notes = notes
+        self.person = Person(approvals)
+        self.steps_when_asked: list[list[str]] = []
+
+    async def run(self, calls: Sequence[ToolCall], *decisions: Decision) -> list[Outcome]:
+        self.person = Person(self.approvals, *decisions, before=lambda: self.steps_when_asked.append(list(self.notes.steps)))
+        return await Executor(Toolbox(self.notes.tools()), self.approvals, self.person).execute(calls, ASKING)
+
+    async def one(self, one: ToolCall, *decisions: Decision) -> Outcome:
+        return (await self.run([one], *decisions))[0]
+
+    async def events(self) -> list[str]:
+        return [entry["event"] for entry in reversed(await self.approvals.records.audit())]
+
+
+@pytest.fixture
+def desk(approvals: Approvals, notes: Notes) -> Desk:
+    return Desk(approvals, notes)
+
+
+BOTH = ["Projects/Alpha.md", "Diary.md"]
+
+
+async def test_nothing_runs_before_the_grant(desk: Desk) -> None:
+    outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(True, picked=tuple(BOTH)))
+    assert desk.steps_when_asked == [[]]
+    assert desk.notes.steps == ["read Projects/Alpha.md", "read Diary.md"]
+    assert [one["content"] for one in outcome.result["result"]] == ["The alpha plan.", "alpha was hard"]
+    assert (outcome.status, outcome.shared, outcome.notice) == ("done", tuple(BOTH), "")
+
+
+async def test_a_denied_call_touches_nothing_and_the_model_is_told_why(desk: Desk) -> None:
+    outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(False, reason="my diary is private"))
+    assert desk.notes.steps == []
+    assert outcome.result == {"error": CANCELLED, "reason": "my diary is private"} and CANCELLED == "User cancelled tool execution"
+    assert (outcome.status, outcome.notice, outcome.shared) == ("denied", "Tool execution cancelled: file_read", ())
+    assert await desk.events() == ["denied"]
+
+
+async def test_a_denial_without_a_reason_has_none(desk: Desk) -> None:
+    assert (await desk.one(call("vault_search", query="alpha"), NO)).result == {"error": CANCELLED}
+
+
+async def test_no_answer_is_told_as_no_answer_and_not_as_a_denial(desk: Desk) -> None:
+    outcome = await desk.one(call("vault_search", query="alpha"))
+    assert (outcome.status, outcome.result) == ("expired", {"error": NO_DECISION})
+    assert desk.notes.steps == [] and await desk.events() == ["expired"]
+
+
+async def test_only_what_was_picked_is_read_and_the_model_is_told(desk: Desk) -> None:
+    outcome = await desk.one(call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=("Diary.md",)))
+    assert desk.notes.steps == ["read Diary.md"]
+    assert outcome.shared == ("Diary.md",)
+    assert outcome.result["note"] == "The person allowed 1 of the 2 that were asked for."
+    assert outcome.result["result"][1] == {"path": "Gone.md", "content": "File not found: Gone.md", "size": 0}
+
+
+async def test_everything_that_is_there_picked_needs_no_note(desk: Desk) -> None:
+    outcome = await desk.one(call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=tuple(BOTH)))
+    assert "note" not in outcome.result
+
+
+async def test_edited_arguments_run_as_edited_and_the_model_is_told(desk: Desk) -> None:
+    outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(True, arguments={"filePaths": ["Projects/Beta.md"]}))
+    assert desk.notes.steps == ["read Projects/Beta.md"]
+    assert outcome.result["note"] == 'The person changed the arguments to: {"filePaths": ["Projects/Beta.md"]}'
+
+
+async def test_edited_arguments_that_do_not_fit_run_nothing(desk: Desk) -> None:
+    outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(True, arguments={"filePaths": 3}))
+    assert desk.notes.steps == [] and outcome.status == "failed" and "filePaths" in outcome.result["error"]
+
+
+async def test_a_search_needs_a_second_grant_and_shares_what_was_picked(desk: Desk) -> None:
+    outcome = await desk.one(call("vault_search", query="alpha"), YES, Decision(True, picked=("1",)))
+    assert desk.steps_when_asked == [[], ["search alpha"]]
+    assert [[one.stage for one in shown] for shown in desk.person.shown] == [["run"], ["share"]]
+    assert [one["path"] for one in outcome.result["result"]] == ["Projects/Alpha.md"]
+    assert (outcome.result["found"], outcome.result["shared"]) == (3, 1)
+
+
+async def test_the_second_question_of_a_search_shows_exactly_what_would_be_shared(desk: Desk) -> None:
+    await desk.one(call("vault_search", query="plan"), YES, Decision(True, picked=("0",)))
+    (found,) = desk.person.shown[1][0].shown.touched
+    assert (found.path, found.snippet) == ("Projects/Alpha.md", "The alpha plan.") and desk.person.shown[1][0].shown.pick
+
+
+async def test_a_search_whose_results_are_not_shared_tells_the_model_nothing_of_them(desk: Desk) -> None:
+    outcome = await desk.one(call("vault_search", query="alpha"), YES, Decision(False, reason="no"))
+    assert outcome.result == {"error": CANCELLED, "reason": "no"} and outcome.shared == ()
+    assert await desk.events() == ["approved", "denied", "ran"]
+
+
+async def test_sharing_none_of_the_results_is_told_as_that(desk: Desk) -> None:
+    outcome = await desk.one(call("vault_search", query="alpha"), YES, Decision(True, picked=()))
+    assert outcome.result == {"result": [], "found": 3, "shared": 0}
+
+
+async def test_the_schema_s_defaults_are_shown_and_used(desk: Desk) -> None:
+    await desk.one(call("vault_search", query="alpha"), NO)
+    assert desk.person.shown[0][0].arguments == {"query": "alpha", "limit": 10}
+
+
+async def test_a_write_is_shown_as_a_diff_and_done_once_granted(desk: Desk) -> None:
+    outcome = await desk.one(call("note_write", path="Diary.md", content="alpha was easy"), YES)
+    assert desk.person.shown[0][0].shown.diff.splitlines()[-2:] == ["-alpha was hard", "+alpha was easy"]
+    assert (desk.notes.folder / "Diary.md").read_text() == "alpha was easy"
+    assert outcome.shared == ("Diary.md",)
+
+
+# --- several calls ---------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_calls_of_one_turn_are_asked_for_together_and_run_in_order(desk: Desk) -> None:
+    calls = [call("note_write", 1, path="New.md", content="x"), call("file_read", 2, filePaths=["New.md"]), call("nothing", 3)]
+    outcomes = await desk.run(calls, YES, Decision(False))
+    assert [[one.tool for one in shown] for shown in desk.person.shown] == [["note_write", "file_read"]]
+    assert [(one.call.id, one.status) for one in outcomes] == [("call_1", "done"), ("call_2", "denied"), ("call_3", "unknown")]
+    assert desk.notes.steps == ["write New.md"]
+
+
+async def test_calls_run_one_after_the_other(desk: Desk) -> None:
+    names = [f"{number}.md" for number in range(5)]
+    await desk.run([call("note_write", number, path=name, content=name) for number, name in enumerate(names)], *[YES] * 5)
+    assert desk.notes.steps == [f"write {name}" for name in names]
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_tool_is_said_to_be_unknown_and_nobody_is_asked(desk: Desk) -> None:
+    outcome = await desk.one(call("rm_rf", path="/"))
+    assert (outcome.result, outcome.notice) == ({"error": "Unknown tool: rm_rf"}, "Unknown tool: rm_rf")
+    assert outcome.status == "unknown" and desk.person.shown == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "query"), ('{"query": 3}', "query"), ('{"query": "x", "limit": 99}', "limit")],
+)
+async def test_arguments_that_do_not_fit_are_an_error_for_the_model_and_nobody_is_asked(desk: Desk, arguments: str, words: str) -> None:
+    outcome = await desk.one(ToolCall("call_1", "vault_search", arguments))
+    assert outcome.status == "failed" and words in outcome.result["error"] and desk.person.shown == []
+    assert outcome.notice == f"Tool execution error: {outcome.result['error']}"
+
+
+async def test_a_tool_that_fails_tells_its_error_as_text(desk: Desk) -> None:
+    outcome = await desk.one(call("fails", how="told"), YES)
+    assert (outcome.status, outcome.result, outcome.notice) == ("failed", {"error": "the disk is full"}, "Tool execution error: the disk is full")
+    assert await desk.events() == ["approved", "failed"]
+
+
+async def test_a_tool_that_breaks_tells_its_error_as_text_too(desk: Desk) -> None:
+    outcome = await desk.one(call("fails", how="badly"), YES)
+    assert (outcome.result, outcome.notice) == ({"error": "a bug"}, "Tool execution error: a bug")
+
+
+async def test_a_call_that_can_not_be_planned_is_not_asked_for(desk: Desk) -> None:
+    outcome = await desk.one(call("fails", how="preview"))
+    assert outcome.result == {"error": "it can not be planned"} and desk.person.shown == [] and desk.notes.steps == []
+
+
+async def test_one_failed_call_does_not_keep_the_others_from_running(desk: Desk) -> None:
+    outcomes = await desk.run([call("fails", 1, how="told"), call("vault_search", 2, query="nowhere")], YES, YES, Decision(True, picked=()))
+    assert [one.status for one in outcomes] == ["failed", "done"]
+
+
+async def test_every_run_is_in_the_audit_log_by_hash_and_size(desk: Desk) -> None:
+    await desk.one(call("file_read", filePaths=["Diary.md"]), Decision(True, picked=("Diary.md",)))
+    ran = (await desk.approvals.records.audit())[0]
+    assert ran["event"] == "ran" and ran["bytes"] > 0 and len(ran["result_sha256"]) == 64 and "alpha was hard" not in str(ran)
+
+
+async def test_stopping_while_somebody_is_asked_runs_nothing_and_leaves_nothing_pending(approvals: Approvals, notes: Notes) -> None:
+    asked = asyncio.Event()
+
+    class Waits:
+        async def ask(self, approvals: Sequence[Approval]) -> bool:
+            asked.set()
+            await asyncio.Event().wait()
+            return False
+
+    executor = Executor(Toolbox(notes.tools()), approvals, Waits())
+    task = asyncio.ensure_future(executor.execute([call("file_read", filePaths=BOTH)], ASKING))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert notes.steps == [] and [one.status for one in await approvals.records.listed()] == ["expired"]
+
+
+async def test_a_remembered_grant_runs_without_asking_and_is_told_in_the_log(desk: Desk) -> None:
+    await desk.one(
+        call("file_read", filePaths=["Projects/Alpha.md"]), Decision(True, picked=("Projects/Alpha.md",), remember="folder", folder="Projects")
+    )
+    outcome = await desk.one(call("file_read", filePaths=["Projects/Beta.md"]))
+    assert outcome.status == "done" and desk.person.shown == []
+    outside = await desk.one(call("file_read", filePaths=["Projects/Beta.md", "Diary.md"]))
+    assert outside.status == "expired" and len(desk.person.shown) == 1
+
+
+async def test_the_tools_are_offered_as_a_chat_request_takes_them(notes: Notes) -> None:
+    offered = Toolbox(notes.tools()).definitions()
+    assert [one["function"]["name"] for one in offered] == ["vault_search", "file_read", "note_write", "fails"]
+    assert all(one["type"] == "function" and one["function"]["parameters"]["type"] == "object" for one in offered)

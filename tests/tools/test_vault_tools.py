@@ -1,0 +1,499 @@
+"""The vault's tools, each through its grants: what they tell, what they show before, and what they refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolwire.testing.notes import Person
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
+from toolwire.tools.executor import Executor, Toolbox
+from toolwire.tools.library import Library
+from toolwire.tools.vault_tools import opened, tools_of
+
+ASKING = Asking("session-1", "model-1", "test")
+YES, NO = Decision(True), Decision(False)
+LONG = "The quiet river runs past the mill. " * 30
+NOTES = {
+    "Programming/TypeScript Basics.md": "---\naliases: [TS]\nstatus: draft\nrating: 5\n---\n"
+    "# TypeScript\n\nTypeScript is a typed superset of JavaScript.\n\n## Generics\n\nGenerics let types vary. #typing\n",
+    "Programming/React.md": "# React\n\nReact is a JavaScript library. See [[TypeScript Basics]] and [[Nowhere]].\n\n"
+    "- [ ] write a hook\n- [x] read the docs\n",
+    "Rivers/Mill.md": f"# Mill\n\n{LONG}\n\n## Wheel\n\n{LONG} The waterwheel turns. {LONG}\n",
+    "Diary/2026-01-02.md": "# Friday\n\nwaterwheel waterwheel waterwheel\n\n- [ ] mend the wheel\n",
+    "Boards/Plan.canvas": '{"nodes": []}',
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "vault"
+    for path, text in NOTES.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+@pytest.fixture
+async def library(folder: Path, tmp_path: Path) -> AsyncIterator[Library]:
+    made = Library(folder, cache=tmp_path / "cache")
+    yield made
+    made.close()
+
+
+Use = Callable[..., Any]
+
+
+@pytest.fixture
+def use(library: Library, approvals: Approvals) -> Use:
+    """`await use(tool, decision, …, argument=…)`: one call by a person who decides so. A callable decides when it is asked."""
+
+    async def used(name: str, *decisions: Any, **arguments: Any) -> Outcome:
+        person = Deciding(approvals, *decisions)
+        call = ToolCall("call_1", name, json.dumps(arguments))
+        (outcome,) = await Executor(Toolbox(tools_of(library)), approvals, person).execute([call], ASKING)
+        outcomes.append((outcome, person))
+        return outcome
+
+    outcomes: list[tuple[Outcome, Person]] = []
+    used.asked = lambda: outcomes[-1][1].shown  # type: ignore[attr-defined]
+    return used
+
+
+class Deciding(Person):
+    """A person some of whose decisions depend on what is shown."""
+
+    def __init__(self, approvals: Approvals, *decisions: Any) -> None:
+        super().__init__(approvals)
+        self.decisions = list(decisions)
+
+    async def ask(self, approvals: Any) -> bool:
+        self.decisions = [one(approvals[0]) if callable(one) and number == 0 else one for number, one in enumerate(self.decisions)]
+        return await super().ask(approvals)
+
+
+def everything(approval: Any) -> Decision:
+    return Decision(True, picked=tuple(one.key for one in approval.shown.touched if not one.missing))
+
+
+def only(*paths: str) -> Callable[[Any], Decision]:
+    return lambda approval: Decision(True, picked=tuple(one.key for one in approval.shown.touched if one.path in paths))
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- search --------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def found(use: Use, query: str, **arguments: Any) -> list[dict[str, Any]]:
+    outcome = await use("vault_search", YES, everything, query=query, **arguments)
+    results: list[dict[str, Any]] = outcome.result["result"]["results"]
+    return results
+
+
+async def test_a_search_tells_path_basename_matches_and_preview(use: Use) -> None:
+    (first,) = await found(use, "superset")
+    assert (first["path"], first["basename"], first["matches"]) == ("Programming/TypeScript Basics.md", "TypeScript Basics", 1)
+    assert "typed superset of JavaScript" in first["preview"]
+
+
+async def test_notes_are_found_by_their_name(use: Use) -> None:
+    assert (await found(use, "mill"))[0]["path"] == "Rivers/Mill.md"
+
+
+async def test_the_number_of_matches_is_the_true_one(use: Use) -> None:
+    counted = {one["path"]: one["matches"] for one in await found(use, "waterwheel")}
+    assert counted == {"Diary/2026-01-02.md": 3, "Rivers/Mill.md": 1}
+
+
+async def test_a_preview_is_about_200_characters_around_the_match(use: Use) -> None:
+    preview = next(one["preview"] for one in await found(use, "waterwheel") if one["path"] == "Rivers/Mill.md")
+    assert "waterwheel" in preview
+    assert 150 <= len(preview) <= 230
+    assert preview.startswith("...") and preview.endswith("...")
+
+
+async def test_a_result_says_under_which_headings_and_on_which_lines_it_stands_and_how_well_it_fits(use: Use) -> None:
+    (first,) = await found(use, "vary")
+    assert first["heading"] == ["TypeScript", "Generics"]
+    lines = NOTES[first["path"]].splitlines()
+    assert "vary" in lines[first["line"] - 1]
+    assert first["lines"][0] <= first["line"] <= first["lines"][1]
+    assert 0 <= first["score"] <= 1
+    assert first["tags"] == ["typing"]
+
+
+async def test_the_limit_is_kept(use: Use) -> None:
+    assert len(await found(use, "the", limit=1)) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"query": "x", "limit": 51}, {"query": "x", "limit": 0}, {"query": ""}, {}, {"query": "x", "path": "/"}])
+async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(use: Use, wrong: dict[str, Any]) -> None:
+    outcome = await use("vault_search", **wrong)
+    assert outcome.status == "failed"
+    assert use.asked() == []  # type: ignore[attr-defined]
+
+
+async def test_a_search_has_two_grants_and_shows_in_the_second_what_it_would_share(use: Use) -> None:
+    outcome = await use("vault_search", YES, only("Diary/2026-01-02.md"), query="waterwheel")
+    run, share = (shown[0] for shown in use.asked())  # type: ignore[attr-defined]
+    assert (run.stage, run.shown.touched) == ("run", ())
+    assert share.stage == "share" and share.shown.pick
+    assert {one.path for one in share.shown.touched} == {"Diary/2026-01-02.md", "Rivers/Mill.md"}
+    assert all("waterwheel" in one.snippet for one in share.shown.touched)
+    assert [one["path"] for one in outcome.result["result"]["results"]] == ["Diary/2026-01-02.md"]
+    assert (outcome.result["found"], outcome.result["shared"]) == (2, 1)
+    assert outcome.shared == ("Diary/2026-01-02.md",)
+
+
+async def test_of_a_search_whose_results_are_kept_back_the_model_learns_nothing(use: Use) -> None:
+    outcome = await use("vault_search", YES, NO, query="waterwheel")
+    assert outcome.result == {"error": "User cancelled tool execution"}
+
+
+async def test_picking_no_result_is_not_the_same_as_there_being_none(use: Use) -> None:
+    kept_back = await use("vault_search", YES, Decision(True, picked=()), query="waterwheel")
+    none_there = await use("vault_search", YES, everything, query="zeppelin")
+    assert (kept_back.result["found"], kept_back.result["result"]["results"]) == (2, [])
+    assert (none_there.result["found"], none_there.result["result"]["results"]) == (0, [])
+
+
+async def test_what_was_written_a_moment_ago_is_found(use: Use, folder: Path) -> None:
+    (folder / "New.md").write_text("a brand new zeppelin")
+    assert [one["path"] for one in await found(use, "zeppelin")] == ["New.md"]
+
+
+# --- reading -------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_is_read_as_it_stands_with_its_size_and_hash(use: Use, folder: Path) -> None:
+    outcome = await use("file_read", everything, filePaths=["Programming/React.md"])
+    data = (folder / "Programming/React.md").read_bytes()
+    assert outcome.result == {"result": [{"path": "Programming/React.md", "content": data.decode(), "size": len(data), "sha256": sha(data)}]}
+
+
+async def test_only_the_files_that_were_picked_are_read(use: Use) -> None:
+    outcome = await use("file_read", only("Programming/React.md"), filePaths=["Programming/React.md", "Rivers/Mill.md"])
+    assert [one["path"] for one in outcome.result["result"]] == ["Programming/React.md"]
+    assert outcome.result["note"] == "The person allowed 1 of the 2 that were asked for."
+
+
+async def test_the_question_shows_files_with_their_sizes_and_what_is_not_there(use: Use, folder: Path) -> None:
+    await use("file_read", NO, filePaths=["Rivers/Mill.md", "Nowhere.md"])
+    (approval,) = use.asked()[0]  # type: ignore[attr-defined]
+    size = (folder / "Rivers/Mill.md").stat().st_size
+    assert [(one.path, one.size, one.missing) for one in approval.shown.touched] == [("Rivers/Mill.md", size, False), ("Nowhere.md", None, True)]
+
+
+async def test_a_file_that_is_not_there_is_a_partial_result(use: Use) -> None:
+    outcome = await use("file_read", everything, filePaths=["Nowhere.md", "Programming/React.md"])
+    told = {one["path"]: one for one in outcome.result["result"]}
+    assert told["Nowhere.md"] == {"path": "Nowhere.md", "content": "File not found: Nowhere.md", "size": 0}
+    assert "JavaScript library" in told["Programming/React.md"]["content"]
+
+
+@pytest.mark.parametrize("path", ["../secret.md", "/etc/passwd", ".obsidian/app.json", "a\\..\\b.md", "Programming/../../secret.md", "~/x.md"])
+async def test_a_path_outside_the_vault_is_not_there(use: Use, folder: Path, path: str) -> None:
+    (folder.parent / "secret.md").write_text("secret")
+    outcome = await use("file_read", everything, filePaths=[path])
+    assert outcome.result["result"] == [{"path": path, "content": f"File not found: {path}", "size": 0}]
+
+
+async def test_files_that_can_not_be_read_are_partial_results_that_say_why(use: Use, folder: Path) -> None:
+    (folder / "Binary.md").write_bytes(b"\0\1\2")
+    (folder / "Latin.md").write_bytes(b"caf\xe9")
+    with (folder / "Huge.md").open("wb") as file:
+        file.truncate(5 * 1024 * 1024)
+    outcome = await use("file_read", everything, filePaths=["Binary.md", "Latin.md", "Huge.md", "Programming/React.md"])
+    told = {one["path"]: one for one in outcome.result["result"]}
+    assert told["Binary.md"] == {"path": "Binary.md", "content": "Error reading file: a binary file, not text", "size": 0}
+    assert told["Latin.md"]["content"] == "Error reading file: not valid UTF-8 (byte 3)"
+    assert told["Huge.md"]["content"].startswith("Error reading file: too large: 5.0 MB")
+    assert "JavaScript library" in told["Programming/React.md"]["content"]
+
+
+async def test_a_file_that_went_away_after_the_grant_is_a_partial_result(use: Use, folder: Path) -> None:
+    def approve_and_remove(approval: Any) -> Decision:
+        (folder / "Rivers/Mill.md").unlink()
+        return everything(approval)
+
+    outcome = await use("file_read", approve_and_remove, filePaths=["Rivers/Mill.md", "Programming/React.md"])
+    assert [one["content"][:14] for one in outcome.result["result"]] == ["File not found", "# React\n\nReact"]
+
+
+async def test_a_file_that_became_a_link_after_the_grant_is_not_followed(use: Use, folder: Path) -> None:
+    (folder.parent / "secret.md").write_text("the secret")
+
+    def approve_and_swap(approval: Any) -> Decision:
+        (folder / "Rivers/Mill.md").unlink()
+        (folder / "Rivers/Mill.md").symlink_to(folder.parent / "secret.md")
+        return everything(approval)
+
+    outcome = await use("file_read", approve_and_swap, filePaths=["Rivers/Mill.md"])
+    assert outcome.result["result"][0]["content"].startswith("Error reading file: a symbolic link")
+
+
+async def test_a_canvas_can_be_read_though_it_is_not_indexed(use: Use) -> None:
+    outcome = await use("file_read", everything, filePaths=["Boards/Plan.canvas"])
+    assert outcome.result["result"][0]["content"] == NOTES["Boards/Plan.canvas"]
+
+
+async def test_a_name_is_found_however_its_accents_are_spelled(use: Use, folder: Path) -> None:
+    (folder / "Cafe\u0301.md").write_text("open")
+    outcome = await use("file_read", everything, filePaths=["Caf\u00e9.md"])
+    assert outcome.result["result"][0]["content"] == "open"
+
+
+async def test_lines_can_be_asked_for(use: Use) -> None:
+    path = "Programming/React.md"
+    outcome = await use("file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 3, "endLine": 5}])
+    (told,) = outcome.result["result"]
+    assert told["content"] == "".join(line + "\n" for line in NOTES[path].split("\n")[2:5])
+    assert (told["lines"], told["total_lines"]) == ([3, 5], 6)
+
+
+async def test_lines_that_are_not_there_are_an_error_of_that_file(use: Use) -> None:
+    path = "Programming/React.md"
+    outcome = await use("file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 90}])
+    assert outcome.result["result"] == [{"path": path, "content": "Error reading file: the file has 6 lines", "size": 0}]
+
+
+async def test_one_call_reads_no_more_than_its_limit_and_says_so(use: Use, folder: Path) -> None:
+    for number in range(4):
+        (folder / f"Big{number}.md").write_text(("y" * 79 + "\n") * 39_000)
+    outcome = await use("file_read", everything, filePaths=[f"Big{number}.md" for number in range(4)])
+    told = outcome.result["result"]
+    assert sum(len(one["content"]) for one in told) <= 8 * 1024 * 1024 + 100
+    assert told[2]["truncated"] is True and told[2]["lines"][1] < told[2]["total_lines"]
+    assert told[3]["content"].startswith("Error reading file: not read: one call reads at most")
+
+
+async def test_paths_that_the_person_edited_are_what_is_read_and_the_model_is_told(use: Use) -> None:
+    edited = Decision(True, arguments={"filePaths": ["Programming/React.md"]})
+    outcome = await use("file_read", edited, filePaths=["Rivers/Mill.md"])
+    assert [one["path"] for one in outcome.result["result"]] == ["Programming/React.md"]
+    assert "Programming/React.md" in outcome.result["note"]
+
+
+async def test_edited_paths_grant_no_more_than_was_picked(use: Use) -> None:
+    edited = Decision(True, arguments={"filePaths": ["Programming/React.md", "Rivers/Mill.md"]}, picked=("Rivers/Mill.md",))
+    outcome = await use("file_read", edited, filePaths=["Rivers/Mill.md"])
+    assert [one["path"] for one in outcome.result["result"]] == ["Rivers/Mill.md"]
+
+
+# --- what the index knows ------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_folder_is_listed_with_sizes(use: Use, folder: Path) -> None:
+    top = (await use("vault_list", YES)).result["result"]
+    assert {one["path"] for one in top["folders"]} >= {"Programming", "Rivers", "Diary"}
+    inner = (await use("vault_list", YES, folder="Programming")).result["result"]
+    size = (folder / "Programming/React.md").stat().st_size
+    assert {"path": "Programming/React.md", "size": size} in inner["files"]
+    deep = (await use("vault_list", YES, depth=3)).result["result"]
+    assert {one["path"] for one in deep["files"]} >= {path for path in NOTES if path.endswith(".md")}
+
+
+async def test_a_folder_outside_the_vault_is_refused(use: Use) -> None:
+    outcome = await use("vault_list", YES, folder="../..")
+    assert outcome.status == "failed" and "segments" in outcome.result["error"]
+
+
+async def test_tags_are_listed_and_the_notes_that_have_one(use: Use) -> None:
+    assert (await use("vault_tags", YES)).result["result"] == {"tags": [{"tag": "typing", "notes": 1}]}
+    tagged = (await use("vault_tags", YES, tag="#typing")).result["result"]
+    assert tagged["notes"] == ["Programming/TypeScript Basics.md"]
+
+
+async def test_links_and_backlinks_are_listed(use: Use) -> None:
+    out = (await use("note_links", YES, filePath="Programming/React.md")).result["result"]
+    assert [(one["target"], one["path"]) for one in out["links"]] == [
+        ("TypeScript Basics", "Programming/TypeScript Basics.md"),
+        ("Nowhere", None),
+    ]
+    back = (await use("note_links", YES, filePath="Programming/TypeScript Basics.md")).result["result"]
+    assert [one["path"] for one in back["backlinks"]] == ["Programming/React.md"]
+
+
+async def test_properties_of_a_note_and_the_names_of_all(use: Use) -> None:
+    own = (await use("note_properties", YES, filePath="Programming/TypeScript Basics.md")).result["result"]
+    assert own["properties"] == {"aliases": ["TS"], "rating": 5, "status": "draft"}
+    names = (await use("note_properties", YES)).result["result"]["names"]
+    assert {"name": "status", "notes": 1} in names
+
+
+async def test_tasks_are_listed_by_their_state(use: Use) -> None:
+    open_ones = (await use("vault_tasks", YES)).result["result"]["tasks"]
+    assert [(one["path"], one["text"], one["done"]) for one in open_ones] == [
+        ("Diary/2026-01-02.md", "mend the wheel", False),
+        ("Programming/React.md", "write a hook", False),
+    ]
+    done = (await use("vault_tasks", YES, status="done", folder="Programming")).result["result"]["tasks"]
+    assert [one["text"] for one in done] == ["read the docs"]
+    assert NOTES["Programming/React.md"].splitlines()[done[0]["line"] - 1] == "- [x] read the docs"
+
+
+async def test_the_daily_note_is_found_by_the_vaults_own_setting(use: Use, folder: Path) -> None:
+    assert (await use("daily_note", YES, date="2026-01-02")).result["result"] == {"date": "2026-01-02", "path": "2026-01-02.md", "exists": False}
+    (folder / ".obsidian").mkdir()
+    (folder / ".obsidian" / "daily-notes.json").write_text('{"folder": "Diary", "format": "YYYY-MM-DD"}')
+    assert (await use("daily_note", YES, date="2026-01-02")).result["result"] == {"date": "2026-01-02", "path": "Diary/2026-01-02.md", "exists": True}
+    yesterday = (date.today() - timedelta(1)).isoformat()
+    assert (await use("daily_note", YES, date="yesterday")).result["result"]["path"] == f"Diary/{yesterday}.md"
+    assert (await use("daily_note", YES, date="someday")).result["error"].startswith("someday: expected")
+
+
+async def test_what_is_told_of_a_note_that_is_not_there(use: Use) -> None:
+    for tool in ("note_links", "note_properties"):
+        assert (await use(tool, YES, filePath="Nowhere.md")).result == {"error": "File not found: Nowhere.md"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("vault_list", {"folder": "Rivers"}, "folder Rivers"),
+        ("vault_tags", {"tag": "typing"}, "#typing"),
+        ("note_links", {"filePath": "Rivers/Mill.md"}, "Rivers/Mill.md"),
+        ("note_properties", {"filePath": "Rivers/Mill.md"}, "Rivers/Mill.md"),
+        ("vault_tasks", {"folder": "Diary"}, "open tasks, folder Diary"),
+        ("daily_note", {}, "today"),
+    ],
+)
+async def test_every_tool_says_before_what_it_would_tell_and_tells_nothing_when_declined(
+    use: Use, tool: str, arguments: dict[str, Any], words: str
+) -> None:
+    outcome = await use(tool, Decision(False, reason="private"), **arguments)
+    (approval,) = use.asked()[0]  # type: ignore[attr-defined]
+    assert words in approval.shown.summary
+    assert outcome.result == {"error": "User cancelled tool execution", "reason": "private"}
+
+
+# --- changes -------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_note_is_shown_as_a_difference_and_written(use: Use, folder: Path) -> None:
+    outcome = await use("note_write", YES, filePath="Ideas/New.md", content="# New\n\nA thought.\n")
+    (approval,) = use.asked()[0]  # type: ignore[attr-defined]
+    assert "+A thought." in approval.shown.diff
+    assert approval.shown.summary == "creates Ideas/New.md: 3 lines added, 0 removed"
+    assert (folder / "Ideas/New.md").read_text() == "# New\n\nA thought.\n"
+    assert outcome.result["result"] == {"path": "Ideas/New.md", "sha256": sha(b"# New\n\nA thought.\n"), "created": True}
+    assert [one["path"] for one in await found(use, "thought")] == ["Ideas/New.md"]
+
+
+async def test_a_note_is_replaced_only_on_the_base_that_was_read(use: Use, folder: Path) -> None:
+    read = (await use("file_read", everything, filePaths=["Diary/2026-01-02.md"])).result["result"][0]
+    (folder / "Diary/2026-01-02.md").write_text("somebody else's words\n")
+    outcome = await use("note_write", YES, filePath="Diary/2026-01-02.md", content="mine\n", baseHash=read["sha256"])
+    assert outcome.status == "failed" and "has changed since it was read" in outcome.result["error"]
+    assert use.asked() == []  # type: ignore[attr-defined]
+    assert (folder / "Diary/2026-01-02.md").read_text() == "somebody else's words\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("note_write", {"content": "mine\n"}),
+        ("note_edit", {"edits": [{"oldText": "waterwheel waterwheel waterwheel", "newText": "one wheel"}]}),
+    ],
+)
+async def test_a_note_that_changed_between_question_and_grant_is_not_overwritten(
+    use: Use, folder: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    note = folder / "Diary/2026-01-02.md"
+
+    def approve_too_late(approval: Any) -> Decision:
+        note.write_text("somebody else's words\n")
+        return YES
+
+    outcome = await use(tool, approve_too_late, filePath="Diary/2026-01-02.md", **arguments)
+    assert outcome.status == "failed"
+    assert note.read_text() == "somebody else's words\n"
+
+
+async def test_an_edit_changes_its_place_and_no_other_byte(use: Use, folder: Path) -> None:
+    note = folder / "Windows.md"
+    note.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
+    os.chmod(note, 0o640)
+    outcome = await use("note_edit", YES, filePath="Windows.md", edits=[{"oldText": "two", "newText": "2\nand a half"}])
+    assert outcome.status == "done"
+    assert note.read_bytes() == b"\xef\xbb\xbfone\r\n2\r\nand a half\r\nthree\r\n"
+    assert note.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("old", "words"),
+    [("zeppelin", "is not in the note"), ("waterwheel", "more than once")],
+)
+async def test_an_edit_needs_its_text_to_stand_there_exactly_once(use: Use, old: str, words: str) -> None:
+    outcome = await use("note_edit", YES, filePath="Diary/2026-01-02.md", edits=[{"oldText": old, "newText": "x"}])
+    assert outcome.status == "failed" and words in outcome.result["error"]
+    assert use.asked() == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", ["../out.md", ".obsidian/plugins/x.md", "run.sh", "Boards/Plan.canvas", "/tmp/x.md", "a/../../x.md", ""])
+async def test_what_must_not_be_written_is_refused_before_anybody_is_asked(use: Use, folder: Path, path: str) -> None:
+    outcome = await use("note_write", YES, filePath=path, content="x")
+    assert outcome.status == "failed"
+    assert use.asked() == []  # type: ignore[attr-defined]
+    assert (folder / "Boards/Plan.canvas").read_text() == NOTES["Boards/Plan.canvas"]
+    assert not (folder.parent / "out.md").exists()
+
+
+async def test_a_change_that_changes_nothing_is_not_asked_for(use: Use, folder: Path) -> None:
+    same = (folder / "Programming/React.md").read_text()
+    outcome = await use("note_write", YES, filePath="Programming/React.md", content=same)
+    assert outcome.result == {"error": "The note is already as asked for; nothing would change."}
+    assert use.asked() == []  # type: ignore[attr-defined]
+
+
+async def test_a_declined_change_leaves_no_trace(use: Use, folder: Path) -> None:
+    before = sorted(str(path) for path in folder.rglob("*"))
+    outcome = await use("note_write", NO, filePath="Ideas/New.md", content="x")
+    assert outcome.status == "denied"
+    assert sorted(str(path) for path in folder.rglob("*")) == before
+
+
+async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_the_firsts_back(
+    library: Library, approvals: Approvals, folder: Path
+) -> None:
+    calls = [ToolCall(f"call_{text}", "note_write", json.dumps({"filePath": "Rivers/Mill.md", "content": text})) for text in ("first", "second")]
+    first, second = await Executor(Toolbox(tools_of(library)), approvals, Person(approvals, YES, YES)).execute(calls, ASKING)
+    assert (first.status, second.status) == ("done", "failed")
+    assert "has changed since you were asked" in second.result["error"]
+    assert (folder / "Rivers/Mill.md").read_text() == "first"
+
+
+# --- all of them ---------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_tools_of_a_vault_open_with_the_settings_patterns(folder: Path, tmp_path: Path, approvals: Approvals, monkeypatch: Any) -> None:
+    from toolwire.config import Settings, VaultSettings
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    async with opened(Settings(vault=VaultSettings(exclude=("Diary/",))), folder) as tools:
+        toolbox = Toolbox(tools)
+        person = Deciding(approvals, YES, everything, everything)
+        calls = [ToolCall("1", "vault_search", '{"query": "waterwheel"}')]
+        (searched,) = await Executor(toolbox, approvals, person).execute(calls, ASKING)
+        assert [one["path"] for one in searched.result["result"]["results"]] == ["Rivers/Mill.md"]
+        calls = [ToolCall("2", "file_read", '{"filePaths": ["Diary/2026-01-02.md"]}')]
+        (read,) = await Executor(toolbox, approvals, person).execute(calls, ASKING)
+        assert read.result["result"][0]["content"] == "File not found: Diary/2026-01-02.md"
+
+
+def test_every_tool_has_words_for_the_person_and_a_closed_schema_for_the_model(library: Library) -> None:
+    for tool in tools_of(library):
+        assert tool.title and tool.purpose and tool.description
+        assert tool.parameters["additionalProperties"] is False
+        assert tool.effect in ("search", "read", "write")
