@@ -1,0 +1,92 @@
+"""Streamable HTTP for the MCP server: who may ask at all, and a client that goes away.
+
+The same gate as the gateway's: loopback's host names only where it listens on loopback, no foreign web origin, and always a bearer, compared in
+constant time. A client that drops its connection while its call waits is gone: the call is cancelled, its question expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+
+from toolwire.config import ServerSettings
+from toolwire.errors import ToolwireError, error_object, status_of
+from toolwire.surfaces.http.auth import Gate, HeaderList
+from toolwire.surfaces.mcp.server import GONE, VaultServer
+
+PATH = "/mcp"
+EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate"
+DRAIN_S = 2.0
+
+Scope = Any
+Receive = Callable[[], Any]
+Send = Callable[[Any], Any]
+
+
+class HttpApp:
+    """The ASGI app. `async with app.running()` around serving."""
+
+    def __init__(self, vault: VaultServer, server: ServerSettings, bearer: str) -> None:
+        self._gate = Gate(replace(server, keys=(bearer,)))
+        self._vault = vault
+        self._ending = False
+        self._manager = StreamableHTTPSessionManager(
+            app=vault.server,
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate has judged already
+            max_request_body_size=int(server.max_body_mb * 1024 * 1024),
+        )
+        self.running = self._manager.run
+
+    def drain(self) -> None:
+        self._ending = True
+        self._closing = asyncio.ensure_future(self._vault.calls.close())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        if scope["method"] == "OPTIONS":
+            await _answer(send, 204, b"", self._gate.preflight(headers))
+            return
+        cors = [(name, EXPOSED) if name == b"access-control-expose-headers" else (name, value) for name, value in self._gate.cors(headers)]
+        try:
+            self._gate.check_place(headers, scope.get("http_version", "1.1"))
+            self._gate.check_caller(headers, scope.get("client"))
+            if scope["path"].rstrip("/") != PATH:
+                raise ToolwireError("not_found", f"There is nothing at this path; the MCP endpoint is {PATH}.")
+            if self._ending:
+                raise ToolwireError("overloaded", "The server is shutting down.")
+        except ToolwireError as error:
+            status = status_of(error.failure)
+            ask = [(b"www-authenticate", b'Bearer realm="toolwire"')] if status == 401 else []
+            body = json.dumps(error_object(error.failure)).encode()
+            await _answer(send, status, body, [(b"content-type", b"application/json"), *ask, *cors])
+            return
+        gone = asyncio.Event()
+        done = False
+
+        async def watched_receive() -> Any:
+            received = await receive()
+            if received["type"] == "http.disconnect" and not done:
+                gone.set()
+            return received
+
+        async def watched_send(sent: Any) -> None:
+            nonlocal done
+            if sent["type"] == "http.response.start" and cors:
+                sent = {**sent, "headers": [*sent.get("headers", ()), *cors]}
+            done = done or (sent["type"] == "http.response.body" and not sent.get("more_body", False))
+            await send(sent)
+
+        await self._manager.handle_request({**scope, GONE: gone}, watched_receive, watched_send)
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: HeaderList) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,291 @@
+"""The vault over MCP with the official SDK's client, in both eras of the protocol: by form, by inbox, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from toolwire.surfaces.mcp import server as mcp_server
+from toolwire.tools.contract import Decision
+
+both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
+YES = {"approve": True}
+PATHS = ["Programming/TypeScript Basics.md", "Programming/React.md", "Diary.md"]
+
+
+async def test_the_tools_are_listed_with_their_schemas_and_honest_hints(serve: Callable[..., Any]) -> None:
+    async with serve().client() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) >= {"vault_search", "file_read", "vault_list", "vault_tags", "note_links", "note_write", "note_edit"}
+    assert tools["vault_search"].input_schema["required"] == ["query"]
+    hints = {name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint) for name, tool in tools.items() if tool.annotations}
+    assert hints["file_read"] == (True, False)
+    assert hints["note_write"] == hints["note_edit"] == (False, True)
+
+
+# --- by form -------------------------------------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+async def test_a_search_is_asked_for_twice_and_shares_what_was_picked(serve: Any, form: Any, data: Any, mode: str) -> None:
+    person = form(YES, {**YES, "share_2": True})
+    async with serve().client(mode, person) as client:
+        result = await client.call_tool("vault_search", {"query": "javascript"})
+    told = data(result)
+    assert len(person.shown) == 2
+    assert "Nothing has been searched yet" in person.shown[0].message
+    assert "share_1" not in person.fields(0)
+    picked = person.fields(1)["share_2"]["title"]
+    assert [one["path"] for one in told["result"]["results"]] == [path for path in PATHS if path in picked]
+    assert (told["found"], told["shared"]) == (3, 1)
+
+
+@both_eras
+async def test_a_read_shares_the_files_that_were_ticked_and_no_other(serve: Any, form: Any, data: Any, text: Any, mode: str) -> None:
+    person = form({**YES, "share_1": True})
+    async with serve().client(mode, person) as client:
+        result = await client.call_tool("file_read", {"filePaths": ["Programming/React.md", "Diary.md", "gone.md"]})
+    told = data(result)
+    assert [(one["path"], one["content"]) for one in told["result"]] == [
+        ("Programming/React.md", "# React\n\nReact is a JavaScript library.\n"),
+        ("gone.md", "File not found: gone.md"),
+    ]
+    assert told["note"] == "The person allowed 1 of the 2 that were asked for."
+    assert "4711" not in text(result)
+    assert [name for name in person.fields() if name.startswith("share")] == ["share_1", "share_2"]
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("decline", "User cancelled tool execution"),
+        ("cancel", "User cancelled tool execution"),
+        ({"approve": False, "reason": "too private"}, "User cancelled tool execution\nReason: too private"),
+    ],
+)
+async def test_a_refusal_is_an_error_in_the_words_of_every_surface(serve: Any, form: Any, text: Any, mode: str, answer: Any, words: str) -> None:
+    served = serve()
+    async with served.client(mode, form(answer)) as client:
+        result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
+    assert result.is_error
+    assert text(result) == words
+    assert [one.status for one in await served.approvals.records.listed()] == ["denied"]
+
+
+@both_eras
+async def test_a_search_that_ran_may_still_share_nothing(serve: Any, form: Any, text: Any, mode: str) -> None:
+    async with serve().client(mode, form(YES, "decline")) as client:
+        result = await client.call_tool("vault_search", {"query": "launch code"})
+    assert result.is_error and "4711" not in text(result)
+
+
+@both_eras
+async def test_a_change_shows_its_difference_and_is_written_as_shown(serve: Any, form: Any, data: Any, mode: str) -> None:
+    served = serve()
+    before = (served.vault / "Diary.md").read_bytes()
+    person = form(YES)
+    edit = {"filePath": "Diary.md", "edits": [{"oldText": "4711", "newText": "0815"}], "baseHash": hashlib.sha256(before).hexdigest()}
+    async with served.client(mode, person) as client:
+        told = data(await client.call_tool("note_edit", edit))
+    assert "-Learned some JavaScript today. The launch code is 4711." in person.shown[0].message
+    assert "+Learned some JavaScript today. The launch code is 0815." in person.shown[0].message
+    after = (served.vault / "Diary.md").read_bytes()
+    assert after == before.replace(b"4711", b"0815")
+    assert told["result"] == {"path": "Diary.md", "sha256": hashlib.sha256(after).hexdigest(), "created": False}
+
+
+@both_eras
+async def test_a_declined_change_changes_nothing(serve: Any, form: Any, mode: str) -> None:
+    served = serve()
+    async with served.client(mode, form("decline")) as client:
+        result = await client.call_tool("note_write", {"filePath": "New.md", "content": "x"})
+    assert result.is_error
+    assert not (served.vault / "New.md").exists()
+
+
+async def test_a_form_is_taken_back_when_the_question_was_decided_elsewhere(serve: Any, form: Any, data: Any, inbox: Any) -> None:
+    async with serve().client("legacy", form("hang")) as client:
+        calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
+        await inbox.decide(await inbox.next(), Decision(True, picked=("Diary.md",)))
+        assert "4711" in data(await calling)["result"][0]["content"]
+
+
+async def test_an_unknown_tool_and_wrong_arguments_are_error_results(serve: Any, form: Any, text: Any) -> None:
+    served = serve()
+    person = form()
+    async with served.client("auto", person) as client:
+        unknown = await client.call_tool("rm", {})
+        wrong = await client.call_tool("vault_search", {"query": "x", "limit": 1000})
+        missing = await client.call_tool("note_links", {"filePath": "gone.md"})
+    assert unknown.is_error and text(unknown) == "Unknown tool: rm"
+    assert wrong.is_error and text(wrong).startswith("limit: ")
+    assert missing.is_error  # put away by the person: nothing is told of a note that was not granted
+    assert text(missing) == "User cancelled tool execution"
+    assert len(person.shown) == 1
+
+
+async def test_the_client_is_named_to_the_person_as_who_asks(serve: Any, form: Any) -> None:
+    person = form("decline")
+    async with serve().client("auto", person) as client:
+        await client.call_tool("vault_tags", {})
+    assert "asked by test-client 1.0" in person.shown[0].message
+
+
+# --- since 2026-07-28: a request ends with its question ------------------------------------------------------------------------------------------
+
+
+async def _first_round(client: Any, arguments: dict[str, Any]) -> Any:
+    return await client.session.call_tool("file_read", arguments, allow_input_required=True)
+
+
+async def test_the_state_of_a_question_is_good_for_one_answer_to_that_very_call(serve: Any, form: Any, text: Any) -> None:
+    served = serve()
+    async with served.client("auto", form()) as client:
+        asked = await _first_round(client, {"filePaths": ["Diary.md"]})
+        (id,) = asked.input_requests
+        yes = {id: types.ElicitResult(action="accept", content={"approve": True, "share_1": True})}
+        other = await client.session.call_tool(
+            "file_read", {"filePaths": ["Programming/React.md"]}, input_responses=yes, request_state=asked.request_state
+        )
+        assert other.is_error and text(other) == mcp_server.OVER
+        forged = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, input_responses=yes, request_state="guessed")
+        assert forged.is_error and text(forged) == mcp_server.OVER
+        again = {"input_responses": yes, "request_state": asked.request_state}
+        first = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, **again)
+        assert not first.is_error and "4711" in text(first)
+        second = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, **again)
+        assert second.is_error and text(second) == mcp_server.OVER
+
+
+async def test_an_answer_to_another_question_is_no_answer(serve: Any, form: Any) -> None:
+    served = serve()
+    async with served.client("auto", form()) as client:
+        asked = await _first_round(client, {"filePaths": ["Diary.md"]})
+        wrong = {"appr_other": types.ElicitResult(action="accept", content={"approve": True, "share_1": True})}
+        again = await client.session.call_tool(
+            "file_read", {"filePaths": ["Diary.md"]}, input_responses=wrong, request_state=asked.request_state, allow_input_required=True
+        )
+        assert list(again.input_requests) == list(asked.input_requests)
+        assert again.request_state == asked.request_state
+        assert [one.status for one in await served.approvals.records.listed()] == ["pending"]
+
+
+async def test_the_first_decision_stands_when_a_form_comes_back_too_late(serve: Any, form: Any, inbox: Any, text: Any) -> None:
+    async with serve().client("auto", form()) as client:
+        asked = await _first_round(client, {"filePaths": ["Diary.md"]})
+        await inbox.decide(await inbox.next(), Decision(False, reason="not now"))
+        yes = dict.fromkeys(asked.input_requests, types.ElicitResult(action="accept", content={"approve": True, "share_1": True}))
+        late = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, input_responses=yes, request_state=asked.request_state)
+    assert late.is_error and text(late) == "User cancelled tool execution\nReason: not now"
+
+
+# --- by inbox ------------------------------------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+async def test_without_elicitation_the_question_waits_in_the_inbox(serve: Any, inbox: Any, data: Any, mode: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(mcp_server, "PROGRESS_EVERY_S", 0.05)
+    heard: list[str] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    served = serve()
+    async with served.client(mode) as client:
+        calling = asyncio.ensure_future(client.call_tool("vault_search", {"query": "launch"}, progress_callback=progress))
+        run = await inbox.next()
+        while not any(run.id in words for words in heard):
+            await asyncio.sleep(0.01)
+        await inbox.decide(run, Decision(True))
+        share = await inbox.next([run.id])
+        assert (run.stage, share.stage) == ("run", "share")
+        await inbox.decide(share, Decision(True, picked=("0",)))
+        told = data(await calling)
+    assert told["result"]["results"][0]["path"] == "Diary.md"
+    assert any(run.id in line for line in served.told)
+
+
+@both_eras
+async def test_a_question_that_nobody_decided_is_expired_and_the_result_says_where_to_decide(serve: Any, text: Any, mode: str) -> None:
+    served = serve(lifetime_s=0.3)
+    async with served.client(mode) as client:
+        result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
+    assert result.is_error
+    assert "toolwire approvals" in text(result) and "did not run" in text(result)
+    assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
+
+
+async def test_a_client_whose_forms_fail_gets_the_inbox(serve: Any, form: Any, inbox: Any, data: Any) -> None:
+    async with serve().client("legacy", form("error")) as client:
+        calling = asyncio.ensure_future(client.call_tool("vault_list", {}))
+        await inbox.decide(await inbox.next(), Decision(True))
+        assert data(await calling)["result"]["files"] == [{"path": "Diary.md", "size": 56}]
+
+
+async def test_the_inbox_alone_can_be_asked_for(serve: Any, form: Any, inbox: Any, data: Any) -> None:
+    person = form(YES)
+    async with serve(form=False).client("auto", person) as client:
+        calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
+        await inbox.decide(await inbox.next(), Decision(True))
+        assert data(await calling)["result"] == {"tags": []}
+    assert person.shown == []
+
+
+# --- not at all ----------------------------------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+async def test_without_elicitation_and_without_inbox_the_call_is_refused(serve: Any, text: Any, mode: str) -> None:
+    served = serve(inbox=False)
+    async with served.client(mode) as client:
+        result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
+    assert result.is_error
+    assert text(result) == mcp_server.NO_WAY
+    assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
+
+
+async def test_a_remembered_grant_answers_where_nobody_can_be_asked(serve: Any, form: Any, data: Any, text: Any) -> None:
+    asked = serve()
+    async with asked.client("auto") as client:
+        calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
+        while not (pending := await asked.approvals.pending()):
+            await asyncio.sleep(0.02)
+        await asked.approvals.decide(pending[0].id, pending[0].token, Decision(True, remember="tool"), by="test")
+        await calling
+    silent = serve(inbox=False)
+    async with silent.client("auto") as client:
+        assert data(await client.call_tool("vault_tags", {}))["result"] == {"tags": []}
+        (grant,) = await silent.approvals.records.grants()
+        assert await silent.approvals.revoke(grant.id)
+        assert text(await client.call_tool("vault_tags", {})) == mcp_server.NO_WAY
+
+
+@both_eras
+async def test_a_client_that_leaves_while_a_question_is_open_leaves_it_expired(serve: Any, form: Any, inbox: Any, mode: str) -> None:
+    served = serve()
+    async with served.client(mode, form("hang")) as client:
+        calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
+        approval = await inbox.next()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+    await served.server.calls.close()
+    found = await inbox.approvals.records.get(approval.id)
+    assert found is not None and found.status == "expired"
+
+
+async def test_no_more_calls_wait_than_a_person_could_answer(serve: Any, text: Any, monkeypatch: Any, inbox: Any) -> None:
+    monkeypatch.setattr("toolwire.surfaces.mcp.calls.MOST_OPEN", 2)
+    async with serve().client("auto") as client:
+        waiting = [asyncio.ensure_future(client.call_tool("vault_tags", {})) for _ in range(2)]
+        while len(await inbox.approvals.pending()) < 2:
+            await asyncio.sleep(0.02)
+        assert text(await client.call_tool("vault_tags", {})) == mcp_server.TOO_MANY
+        for one in await inbox.approvals.pending():
+            await inbox.decide(one, Decision(False))
+        assert all(one.is_error for one in await asyncio.gather(*waiting))

@@ -1,0 +1,167 @@
+"""`toolwire mcp` as the process that a client starts, over stdio and HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from toolwire.config import ConfigError
+from toolwire.surfaces.mcp.command import mcp_arguments, run_mcp
+from toolwire.tools.contract import Decision
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_over_stdio_a_client_searches_and_reads_with_consent(process: Any, form: Any, data: Any, mode: str) -> None:
+    person = form({"approve": True}, {"approve": True, "share_1": True}, {"approve": True, "share_1": True}, "decline")
+    async with Client(process.parameters(), mode=mode, elicitation_callback=person) as client:
+        found = data(await client.call_tool("vault_search", {"query": '"launch code"'}))
+        read = data(await client.call_tool("file_read", {"filePaths": [found["result"]["results"][0]["path"]]}))
+        assert "4711" in read["result"][0]["content"]
+        assert (await client.call_tool("note_write", {"filePath": "Diary.md", "content": "gone"})).is_error
+    assert "4711" in (process.vault / "Diary.md").read_text()
+
+
+async def test_over_stdio_a_second_process_decides_in_the_inbox(process: Any, inbox: Any, data: Any) -> None:
+    async with Client(process.parameters("--inbox")) as client:
+        calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
+        approval = await inbox.next()
+        decide = [sys.executable, "-c", _DECIDE, process.store_url, approval.id]
+        done = await asyncio.to_thread(subprocess.run, decide, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "4711" in data(await calling)["result"][0]["content"]
+
+
+_DECIDE = """
+import asyncio, sys
+from toolwire.gateway.store import Store
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Decision
+
+async def decide(url, id):
+    store = Store(url)
+    approvals = Approvals(store)
+    found = await approvals.records.get(id)
+    await approvals.decide(id, found.token, Decision(True, picked=tuple(one.key for one in found.shown.touched)), by="shell")
+    await store.close()
+
+asyncio.run(decide(*sys.argv[1:]))
+"""
+
+
+async def test_a_client_that_closes_stdin_leaves_its_question_expired(process: Any, inbox: Any) -> None:
+    async with Client(process.parameters()) as client:
+        calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
+        approval = await inbox.next()
+    assert isinstance((await asyncio.gather(calling, return_exceptions=True))[0], BaseException)
+    found = await inbox.approvals.records.get(approval.id)
+    assert found is not None and found.status == "expired"
+
+
+async def test_a_stopped_server_leaves_its_questions_expired_and_ends_well(process: Any, inbox: Any) -> None:
+    server = await asyncio.create_subprocess_exec(
+        *process.command(),
+        env=process.environment,
+        cwd=process.tmp_path,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert server.stdin is not None and server.stdout is not None
+    hello = (
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
+        b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}\n'
+    )
+    server.stdin.write(hello)
+    assert b'"serverInfo"' in await server.stdout.readline()
+    server.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+    server.stdin.write(b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}\n')
+    approval = await inbox.next()
+    server.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(server.wait(), 20) == 0
+    server.stdin.close()
+    found = await inbox.approvals.records.get(approval.id)
+    assert found is not None and found.status == "expired"
+
+
+async def test_a_killed_server_loses_no_question(process: Any, inbox: Any) -> None:
+    server = await asyncio.create_subprocess_exec(
+        *process.command("--lifetime", "5"),
+        env=process.environment,
+        cwd=process.tmp_path,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert server.stdin is not None
+    server.stdin.write(
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
+        b'"clientInfo":{"name":"raw","version":"1"}}}\n{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+        b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}\n'
+    )
+    approval = await inbox.next()
+    server.kill()
+    await server.wait()
+    server.stdin.close()
+    found = await inbox.approvals.records.get(approval.id)
+    assert found is not None and (found.status, found.arguments) == ("pending", approval.arguments)
+    while (await inbox.approvals.pending()) != []:
+        await asyncio.sleep(0.05)
+    found = await inbox.approvals.records.get(approval.id)
+    assert found is not None and found.status == "expired"
+
+
+async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(process: Any, connect: Any, inbox: Any, data: Any) -> None:
+    server = await asyncio.create_subprocess_exec(
+        *process.command("--http", "--port", "0"),
+        env=process.environment,
+        cwd=process.tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert server.stdout is not None and server.stderr is not None
+    line = (await asyncio.wait_for(server.stdout.readline(), 30)).decode()
+    url = line.removeprefix("listening on ").strip()
+    assert url.startswith("http://127.0.0.1:") and url.endswith("/mcp")
+    bearer = (await server.stderr.readline()).decode().strip().removeprefix("toolwire mcp: bearer for this run: ")
+    async with connect(url, bearer=bearer) as client:
+        calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
+        await inbox.decide(await inbox.next(), Decision(True))
+        assert data(await calling)["result"] == {"tags": []}
+    server.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(server.wait(), 20) == 0
+    rest = (await server.stderr.read()).decode()
+    assert bearer not in rest and (await server.stdout.read()) == b""
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--http", "--bearer", "secret"], "env:NAME or file:PATH"),
+        (["--http", "--bearer", "env:TOOLWIRE_NO_SUCH_BEARER"], "empty or not set"),
+        (["--bearer", "env:HOME"], "only with --http"),
+        (["--lifetime", "0"], "--lifetime"),
+    ],
+)
+def test_what_can_not_be_served_is_said_in_one_line(vault: Path, more: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_mcp(_parsed("--vault", str(vault), *more))
+
+
+def test_a_vault_that_is_no_folder_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a folder"):
+        run_mcp(_parsed("--vault", str(tmp_path / "nowhere")))
+
+
+def _parsed(*written: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    mcp_arguments(parser)
+    return parser.parse_args(written)
