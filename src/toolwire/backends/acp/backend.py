@@ -1,0 +1,173 @@
+"""Any agent that speaks the Agent Client Protocol, as a backend. Its turns are parked: a call of a client's tool waits for its result."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from os.path import expanduser
+from typing import Any
+
+from toolwire.backends.acp.options import AcpOptions
+from toolwire.backends.acp.profiles import profile_of
+from toolwire.backends.agents import history
+from toolwire.backends.agents.idle import Idle
+from toolwire.backends.agents.run import AgentRun
+from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
+from toolwire.errors import ToolwireError
+from toolwire.turn import ImagePart, Turn
+
+CAPABILITIES = Capabilities(tools=True, tool_choice=True, parallel=True, images=True, image_urls=False, reasoning=True)
+MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
+
+
+class AcpBackend:
+    """One configured agent."""
+
+    id: str
+
+    def __init__(self, id: str, options: AcpOptions) -> None:
+        self.id = id
+        self.options = options
+        self.profile = profile_of(options.profile, options.command)
+        self.idle: Idle[Any] = Idle(self.let_go, options.sessions, options.idle_s)
+        self._live: set[Any] = set()
+        self._closed = False
+
+    @property
+    def strategy(self) -> Strategy:
+        return "parked"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        return ()
+
+    def alias(self, name: str) -> str | None:
+        return None
+
+    async def prepare(self) -> None:
+        """There is nothing to find out: every session starts its own process."""
+
+    async def ready(self) -> bool:
+        return shutil.which(expanduser(self.options.command[0]), path=self.options.env.get("PATH")) is not None
+
+    async def close(self) -> None:
+        self._closed = True
+        await self.idle.close()
+        await asyncio.gather(*map(self.let_go, list(self._live)))
+
+    def open(self, turn: Turn) -> LiveRun:
+        """A run that can be parked."""
+        job = _Job(self, turn)
+        options = self.options
+        return AgentRun(turn, job.work, job.stop, settle_s=options.settle_ms / 1000, repeats=options.repeats, timeout_s=options.timeout_s)
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        live = self.open(turn)
+        try:
+            async with aclosing(live.segment()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            await live.cancel()
+
+    # --- sessions --------------------------------------------------------------------------------------------------------------------------------
+
+    async def waiting(self, turn: Turn) -> Any:
+        """The session that has been through this conversation, if it still lives."""
+        session = self.idle.take(history.fingerprint(turn, history.known_part(turn)))
+        if session is not None and not session.alive:
+            await self.let_go(session)
+            return None
+        return session
+
+    async def fresh(self, turn: Turn, run: AgentRun) -> Any:
+        """A new session for the turn's tools. To start an agent takes seconds, in which it says nothing: that is no silence of the run's."""
+        try:
+            from toolwire.backends.acp.session import Session
+        except ImportError as error:
+            raise ToolwireError("backend_unavailable", MISSING) from error
+        if self._closed:
+            raise ToolwireError("backend_unavailable", "The gateway is closing.")
+        session = Session(self.options, self.profile, turn.offered())
+        self._live.add(session)
+        opening = asyncio.ensure_future(session.open())
+        try:
+            while not (await asyncio.wait({opening}, timeout=self.options.timeout_s / 4))[0]:
+                run.alive()
+            opening.result()
+        except BaseException:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            self._live.discard(session)
+            raise
+        return session
+
+    async def let_go(self, session: Any) -> None:
+        self._live.discard(session)
+        await session.close()
+
+    async def keep(self, turn: Turn, run: AgentRun, session: Any) -> None:
+        if self._closed:
+            await self.let_go(session)
+        else:
+            self.idle.keep(history.fingerprint(turn, run.told), session)
+
+
+class _Job:
+    """What one run does with its session."""
+
+    def __init__(self, backend: AcpBackend, turn: Turn) -> None:
+        self._backend = backend
+        self._turn = turn
+        self._session: Any = None
+
+    async def work(self, run: AgentRun) -> None:
+        turn, backend = self._turn, self._backend
+        session = await self._prompted(run)
+        if run.lacks_call and session.saw_tools:
+            run.reason = await session.prompt(run, [{"type": "text", "text": history.demand_again(turn.tool_choice)}])
+        if run.lacks_call and not session.saw_tools:
+            words = f"{backend.profile.title} did not look at the client's tools: it seems to ignore the MCP servers of a session."
+            raise ToolwireError("no_tool_call", words, param="tool_choice")
+        if run.lacks_call or not session.alive:
+            await backend.let_go(session)
+        else:
+            await backend.keep(turn, run, session)
+
+    async def _prompted(self, run: AgentRun) -> Any:
+        """The session that was told this turn: one that has been through the rest, or a fresh one, also where the old one dies at once."""
+        turn, known = self._turn, len(run.told)
+        self._session = session = await self._backend.waiting(turn)
+        if session is not None:
+            try:
+                run.reason = await session.prompt(run, _blocks(turn, session, history.next_prompt(turn)))
+                return session
+            except ToolwireError:
+                if session.alive or run.called or len(run.told) != known:
+                    raise
+                await self._backend.let_go(session)
+        self._session = session = await self._backend.fresh(turn, run)
+        run.reason = await session.prompt(run, _blocks(turn, session, history.fresh_prompt(turn)))
+        return session
+
+    async def stop(self) -> None:
+        if self._session is not None:
+            await self._backend.let_go(self._session)
+
+
+def _blocks(turn: Turn, session: Any, told: str) -> list[Mapping[str, Any]]:
+    found = history.images(turn)
+    if found and not session.takes_images():
+        raise ToolwireError("unsupported_value", "This agent takes no images.")
+    return [*(block for image in found if (block := _block(image)) is not None), {"type": "text", "text": told}]
+
+
+def _block(image: ImagePart) -> Mapping[str, Any] | None:
+    head, mark, data = (image.url or "").partition(";base64,")
+    return {"type": "image", "data": data, "mimeType": head.removeprefix("data:")} if mark else None

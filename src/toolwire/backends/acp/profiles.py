@@ -1,0 +1,234 @@
+"""What is known of each agent, as data: how its own tools are switched off, how it shows the client's, how it logs in. Standard library only.
+
+A profile only ever takes powers away. Where one is wrong or outdated, what the agent still asks for is refused all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Literal
+
+SERVER = "client"
+"""What the agent knows the client's tools by: the name of their MCP server."""
+PLAIN = "You are a helpful assistant. Follow the instructions and use the tools that you are given."
+_STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`name` is what `profile = …` takes, `commands` are the programs that it is chosen by."""
+
+    name: str
+    title: str
+    commands: tuple[str, ...] = ()
+    install: str = ""
+    """The command that installs the agent."""
+    log_in: str = ""
+    """What a person does who must log in."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of the command."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables, where the operator did not give them. {home} is the agent's home."""
+    config: tuple[str, Mapping[str, Any]] | None = None
+    """A variable that holds JSON, and what must stand in it: merged into what the operator gave, ours last."""
+    config_dropped: tuple[str, ...] = ()
+    """Keys of that JSON which would give powers back: the operator's are left out. A dot leads inwards, * is any key."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Files of the agent's home that are written as JSON. An entry of a list with {tool} in it stands there for each of the client's."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """`_meta` of session/new."""
+    mode: str = ""
+    """The session's mode, where the agent has such a one."""
+    shown: tuple[str, ...] = ("{server}_{tool}",)
+    """How the agent names a client's tool: first to its model, then in its requests for permission."""
+    approvals: tuple[str, ...] = ()
+    """Titles of requests for permission that say nothing of the tool: it is known by what was announced under the same id."""
+    longest: int = 64
+    """So long a tool's name may be, with all that the agent puts around it."""
+    announces: bool = False
+    """Calls stand in session updates around the time when they reach the MCP server, all of one answer together."""
+    login: tuple[str, ...] = ()
+    """Files below the person's home that hold the login: linked into the agent's home, never read."""
+    authenticate: Mapping[str, str] = field(default_factory=dict)
+    """Ways to authenticate without a person: method → the variable that it needs. Those that the agent itself describes so are found too."""
+    model_by: tuple[Literal["arguments", "environment", "config", "session"], tuple[str, ...]] = ("session", ())
+    """How the agent is told its model: {model} in arguments, the name of a variable, a key of the config, or the session's own option."""
+
+
+_CODEX_OFF: tuple[str, ...] = (
+    'web_search="disabled"',
+    'approval_policy="never"',
+    'sandbox_mode="read-only"',
+    "check_for_update_on_startup=false",
+    "project_doc_max_bytes=0",
+    "tool_output_token_limit=2000000",
+    "analytics.enabled=false",
+    'history.persistence="none"',
+    "skills.include_instructions=false",
+    "skills.bundled.enabled=false",
+    "tools.view_image=false",
+    "tools.update_plan.enabled=false",
+    "tools.experimental_request_user_input.enabled=false",
+    "include_apply_patch_tool=false",
+    *(
+        f"include_{what}=false"
+        for what in ("permissions_instructions", "apps_instructions", "collaboration_mode_instructions", "environment_context")
+    ),
+    *(
+        f"features.{name}=false"
+        for name in (
+            "shell_tool unified_exec shell_snapshot apply_patch_freeform view_image_tool multi_agent collab goals image_generation apps plugins "
+            "tool_suggest hooks memories skill_search js_repl code_mode view_image"
+        ).split()
+    ),
+)
+
+_KNOWN = (
+    Profile(
+        "opencode",
+        "OpenCode",
+        ("opencode",),
+        install="npm install -g opencode-ai",
+        log_in="opencode auth login",
+        environment={
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
+            "OPENCODE_DISABLE_CLAUDE_CODE": "1",
+            "OPENCODE_DISABLE_EXTERNAL_SKILLS": "1",
+            "OPENCODE_DB": ":memory:",
+            "OPENCODE_PURE": "1",
+        },
+        config=(
+            "OPENCODE_CONFIG_CONTENT",
+            {
+                "permission": {"*": "deny", f"{SERVER}_*": "allow"},  # the last rule that fits holds
+                "agent": {"title": {"disable": True}, "build": {"prompt": PLAIN}},
+                "default_agent": "build",
+                "share": "disabled",
+                "autoupdate": False,
+                "snapshot": False,
+                "lsp": False,
+                "formatter": False,
+                "tool_output": {"max_lines": 100_000_000, "max_bytes": 1_000_000_000},
+                "experimental": {"mcp_timeout": 24 * 3600 * 1000},
+            },
+        ),
+        config_dropped=("permission", "tools", "mcp", "plugin", "mode", "agent.*.permission", "agent.*.tools"),
+        announces=True,
+        login=(".local/share/opencode/auth.json",),
+        model_by=("config", ("model",)),
+    ),
+    Profile(
+        "gemini",
+        "Gemini CLI",
+        ("gemini",),
+        install="npm install -g @google/gemini-cli",
+        log_in="set GEMINI_API_KEY in the model's env, or log in once with: gemini",
+        environment={"GEMINI_CLI_HOME": "{home}", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        files={
+            ".gemini/settings.json": {
+                "tools": {"core": [f"mcp_{SERVER}_{{tool}}"]},  # an allowlist: everything else is denied
+                "context": {"fileName": "none", "loadMemoryFromIncludeDirectories": False},
+                "general": {"enableAutoUpdate": False, "disableAutoUpdate": True, "checkpointing": {"enabled": False}},
+                "privacy": {"usageStatisticsEnabled": False},
+                "telemetry": {"enabled": False},
+                "security": {"folderTrust": {"enabled": False}},
+                "skills": {"enabled": False},
+                "experimental": {"enableAgents": False, "skills": False},
+                "hooksConfig": {"enabled": False},
+            }
+        },
+        shown=("mcp_{server}_{tool}", "{tool} ({server} MCP Server)", "{server}__{tool}"),
+        login=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
+        authenticate={"gemini-api-key": "GEMINI_API_KEY", "vertex-ai": "GOOGLE_API_KEY", "oauth-personal": "GOOGLE_GENAI_USE_GCA"},
+        model_by=("arguments", ("--model", "{model}")),
+    ),
+    Profile(
+        "codex-acp",
+        "Codex",
+        ("codex-acp",),
+        install="npm install -g @zed-industries/codex-acp",
+        log_in="codex login, or set OPENAI_API_KEY in the model's env",
+        arguments=tuple(word for setting in _CODEX_OFF for word in ("-c", setting)),
+        shown=("mcp__{server}__{tool}", "Tool: {server}/{tool}", "{server}.{tool}"),
+        approvals=("Approve MCP tool call",),
+        login=(".codex/auth.json",),
+        authenticate={"openai-api-key": "OPENAI_API_KEY", "codex-api-key": "CODEX_API_KEY"},
+        model_by=("arguments", ("-c", 'model="{model}"')),
+    ),
+    Profile(
+        "claude-code-acp",
+        "Claude Code",
+        ("claude-code-acp", "claude-agent-acp"),
+        install="npm install -g @zed-industries/claude-code-acp",
+        log_in="claude /login, or set ANTHROPIC_API_KEY in the model's env",
+        environment={
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "MCP_TOOL_TIMEOUT": str(24 * 3600 * 1000),
+            "MAX_MCP_OUTPUT_TOKENS": "10000000",
+        },
+        meta={"disableBuiltInTools": True, "systemPrompt": PLAIN, "claudeCode": {"options": {"settingSources": [], "tools": []}}},
+        shown=("mcp__{server}__{tool}",),
+        login=(".claude/.credentials.json",),
+        model_by=("environment", ("ANTHROPIC_MODEL",)),
+    ),
+    Profile(
+        "cursor",
+        "Cursor's agent",
+        ("agent", "cursor-agent"),
+        install="curl https://cursor.com/install -fsS | bash",
+        log_in="agent login, or set CURSOR_API_KEY in the model's env",
+        mode="ask",
+        shown=("{server}-{tool}", "{server}_{tool}", "{server}: {tool}", "MCP: {tool}"),
+        login=(".config/cursor/auth.json",),
+        authenticate={"cursor_login": "CURSOR_API_KEY"},
+        model_by=("arguments", ("--model", "{model}")),
+    ),
+)
+_ANY_SHOWN = tuple(dict.fromkeys(shown for profile in _KNOWN for shown in profile.shown))
+PROFILES: dict[str, Profile] = {
+    profile.name: profile for profile in (*_KNOWN, Profile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50))
+}
+
+
+def profile_of(name: str, command: Sequence[str]) -> Profile:
+    """By name, or for "auto" by the first word of the command that is a known program: npx and the like may stand before it."""
+    if name != "auto":
+        return PROFILES[name]
+    programs = {program: profile for profile in _KNOWN for program in profile.commands}
+    for word in command:
+        program = re.sub(r"@[^/@]*\Z", "", PurePath(word).name).removesuffix(".js").removesuffix(".exe")
+        if program in programs:
+            return programs[program]
+        if program in ("opencode-ai", "gemini-cli"):
+            return programs[program.removesuffix("-ai").removesuffix("-cli")]
+    return PROFILES["other"]
+
+
+def shown_names(profile: Profile, tools: Collection[str]) -> dict[str, str]:
+    """The client's tool by every name that the agent may show it under."""
+    out: dict[str, str] = {}
+    for tool in tools:
+        for pattern in profile.shown:
+            out.setdefault(pattern.format(server=SERVER, tool=tool), tool)
+            out.setdefault(pattern.format(server=SERVER, tool=_STRANGE.sub("_", tool)), tool)
+    return out
+
+
+def listed_names(profile: Profile, tools: Sequence[str]) -> dict[str, str]:
+    """What each tool is called on the MCP server → its own name: one that is too long with the agent's prefix is cut, and made unique."""
+    room = profile.longest - len(profile.shown[0].format(server=SERVER, tool=""))
+    out: dict[str, str] = {tool: tool for tool in tools if len(tool) <= room}
+    for tool in tools:
+        number = 1
+        cut = tool
+        while len(cut) > room or (cut in out and out[cut] != tool):
+            end = f"_{number}"
+            cut, number = tool[: room - len(end)] + end, number + 1
+        out[cut] = tool
+    return out

@@ -1,0 +1,137 @@
+"""What an agent tells of its work: session updates → text, thoughts, usage, and which calls are under way. Pure.
+
+A call reaches Toolwire twice: by the MCP server, where it waits for its result, and as an update of the session, which knows its place among the
+others. Neither comes first for sure. `Calls` brings them together, by name and arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolwire.events import FinishReason, Usage
+
+Json = Any
+STOP_REASONS: dict[str, FinishReason] = {"end_turn": "stop", "max_tokens": "length", "max_turn_requests": "length", "refusal": "content_filter"}
+"""How a prompt ended. `cancelled`, and what is not known, is no end of its own."""
+_USAGES: tuple[tuple[str, ...], ...] = (("usage",), ("_meta", "usage"), ("_meta", "quota", "token_count"))
+"""Where the tokens of a prompt may stand in its result; the last is Gemini CLI's."""
+OVER = ("completed", "failed", "cancelled")
+
+
+def text_of(update: Mapping[str, Json]) -> str:
+    """The text of a chunk; what is no text is named."""
+    content = update.get("content")
+    if not isinstance(content, Mapping):
+        return ""
+    if content.get("type") == "text":
+        text = content.get("text")
+        return text if isinstance(text, str) else ""
+    if content.get("type") == "resource_link":
+        return str(content.get("uri") or "")
+    return f"[{content.get('type')}]"
+
+
+def usage_of(result: Mapping[str, Json]) -> Usage | None:
+    """The tokens of a prompt. Agents count cached and thought tokens apart from the rest, or as a part of it: the total tells which."""
+    given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), None)
+    if given is None:
+        return None
+    read, written, thought = (_number(given, key) for key in ("cachedReadTokens", "cachedWriteTokens", "thoughtTokens"))
+    told, said = _number(given, "inputTokens", "input_tokens"), _number(given, "outputTokens", "output_tokens")
+    total = _number(given, "totalTokens", "total_tokens")
+    if not told and not said:
+        return None
+    if total >= told + said + read + written + thought:
+        return Usage(told + read + written, said + thought, read, thought)
+    return Usage(told, said, min(read, told), min(thought, said))
+
+
+def _inner(given: Mapping[str, Json], path: tuple[str, ...]) -> Mapping[str, Json] | None:
+    found: Json = given
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+def _number(given: Mapping[str, Json], *keys: str) -> int:
+    value = next((given[key] for key in keys if key in given), 0)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Announced:
+    """A tool call as an update told it. `tool` is the client's, "" for any other."""
+
+    id: str
+    place: int
+    tool: str = ""
+    kind: str = ""
+    title: str = ""
+    arguments: str = ""
+    called: bool = False
+    over: bool = False
+
+
+class Calls:
+    """The calls of one prompt. `names`: the client's tools by what the agent calls them."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._announced: dict[str, Announced] = {}
+        self._early: list[tuple[str, str, int]] = []
+        self._places = itertools.count(1)
+
+    def announce(self, update: Mapping[str, Json]) -> None:
+        """`tool_call` or `tool_call_update`: what is told later adds to what was told before."""
+        id = str(update.get("toolCallId") or "")
+        known = self._announced.get(id)
+        if known is None:
+            known = self._announced[id] = Announced(id, 0)
+        title = update.get("title")
+        if isinstance(title, str) and title:
+            known.title = title
+            known.tool = known.tool or self._names.get(title, "")
+        known.kind = str(update.get("kind") or known.kind)
+        given = update.get("rawInput")
+        if isinstance(given, Mapping) and given:
+            nested = given.get("arguments") if set(given) == {"server", "tool", "arguments"} else None  # Codex names the server beside them
+            known.arguments = _canonical(nested if isinstance(nested, Mapping) else given)
+        known.over = known.over or update.get("status") in OVER
+        early = [one for one in self._early if one[0] == known.tool] if not known.called else []
+        if early:  # the same arguments are best, but agents may fill in or leave out some
+            found = next((one for one in early if one[1] == known.arguments), early[0])
+            self._early.remove(found)
+            known.called, known.place = True, known.place or found[2]
+        known.place = known.place or next(self._places)
+
+    def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
+        """A call has come by MCP: its id, where it is known, and its place among the others."""
+        wanted = _canonical(arguments)
+        waiting = [one for one in self._announced.values() if one.tool == tool and not one.called and not one.over]
+        fitting = [one for one in waiting if one.arguments == wanted] or [one for one in waiting if not one.arguments] or waiting
+        if fitting:
+            found = min(fitting, key=lambda one: one.place)
+            found.called = True
+            return found.id, found.place
+        place = next(self._places)
+        self._early.append((tool, wanted, place))
+        return None, place
+
+    @property
+    def expected(self) -> bool:
+        """A call has come that was not announced yet, or one was announced that has not come."""
+        return bool(self._early) or any(one.tool and not one.called and not one.over for one in self._announced.values())
+
+    def seen(self, id: str) -> Announced | None:
+        return self._announced.get(id)
+
+
+def _canonical(arguments: Mapping[str, Json]) -> str:
+    return json.dumps(arguments, sort_keys=True, default=str)
