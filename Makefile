@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 2
-NODE := tests/clients tests/codex/new tests/codex/old
+NODE := tests/clients tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
+SYSTEM := strace ripgrep
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help install serve test lint format bench fuzz evidence dist supported clean
@@ -16,7 +17,7 @@ install: $(VENV)/.core  ## the virtual environment, at .venv
 serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded default: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.local $(NODE:%=%/node_modules/.stamp)  ## every test
+test: $(VENV)/.test $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
@@ -71,6 +72,13 @@ $(VENV)/.lint: $(VENV)/.core
 $(VENV)/.dist: $(VENV)/.core
 	$(BIN)/python -m pip install -q -e '.[dist]'
 	@touch $@
+
+# Programs of the system that some tests watch or compare with. Where they can not be installed their tests skip, and say so.
+$(VENV)/.system: $(VENV)/bin/python
+	@missing=""; for name in $(SYSTEM); do command -v $$(echo $$name | sed s/ripgrep/rg/) >/dev/null || missing="$$missing $$name"; done; \
+	if [ -n "$$missing" ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get install -y -qq $$missing >/dev/null 2>&1 || { apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq $$missing >/dev/null 2>&1; } \
+	  || echo "could not install:$$missing"; fi; touch $@
 
 # The real JavaScript clients and the real Codex binaries. Without npm their tests skip, and say so.
 %/node_modules/.stamp: %/package-lock.json

@@ -7,7 +7,7 @@ what the plan's report says; heals, mended JSON and dialects are shown by runnin
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from toolwire.emulate import dialects
 from toolwire.emulate.dialects.render import render
 from toolwire.errors import KINDS, ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd
-from toolwire.gateway.images import ImageLimits
 from toolwire.gateway.fields import FIELDS
+from toolwire.gateway.images import ImageLimits
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.ids import counting_ids
 from toolwire.turn import Api
@@ -30,9 +30,15 @@ PAGE = Path(__file__).with_name("supported.md")
 APIS: tuple[Api, ...] = ("chat", "responses")
 BACKENDS: dict[str, Backend] = {
     "openai, native": registry.build("m", "openai", {"tools": "native"}),
+    "openai, constrained": registry.build("m", "openai", {"tools": "constrained", "profile": "vllm"}),
     "openai, emulated": registry.build("m", "openai", {"tools": "emulated"}),
+    "local": registry.build("m", "local", {}),
+    "hosted, Claude": registry.build("m", "hosted", {"model": "anthropic:m"}),
+    "hosted, Gemini": registry.build("m", "hosted", {"model": "google:m"}),
     "codex, native": registry.build("m", "codex", {}),
     "codex, emulated": registry.build("m", "codex", {"tools": "emulated"}),
+    "cursor": registry.build("m", "cursor", {}),
+    "acp": registry.build("m", "acp", {"command": ["agent", "acp"]}),
     "scripted": registry.build("m", "scripted", {}),
 }
 Body = dict[str, Any]
@@ -168,16 +174,22 @@ def code(words: Iterable[str]) -> str:
 
 
 def fields_table(api: Api) -> str:
+    """What every backend does alike in a line a word; the rest as a table."""
     other: Api = "responses" if api == "chat" else "chat"
-
-    def row(name: str) -> Iterator[str]:
+    alike: dict[str, list[str]] = {"honoured": [], "ignored": [], "refused": []}  # in this order
+    rows: list[tuple[str, ...]] = []
+    for name in FIELDS:
+        if name in ONLY[other]:
+            continue
         if name not in fields_of(api):
             raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.fields.FIELDS has no sample in fields_of")
-        yield f"`{name}`"
-        for backend in BACKENDS.values():
-            yield verdict(api, fields_of(api)[name], backend, name)
-
-    return table(("field", *BACKENDS), (row(name) for name in FIELDS if name not in ONLY[other]))
+        cells = tuple(verdict(api, fields_of(api)[name], backend, name) for backend in BACKENDS.values())
+        if len(set(cells)) == 1:
+            alike.setdefault(cells[0], []).append(name)
+        else:
+            rows.append((f"`{name}`", *cells))
+    told = "\n".join(f"- **{word}** by all: {code(names)}" for word, names in alike.items() if names)
+    return f"{told}\n\n{table(('field', *BACKENDS), rows)}"
 
 
 def tools_table() -> str:
@@ -194,7 +206,10 @@ def tools_table() -> str:
         plan = plan_of(api, {**base(api), "tools": wire}, backend)
         if plan.strategy == "none":
             return next(what for name, what in plan.report if name.startswith("tools."))
-        return "emulated" if plan.strategy == "emulated" or plan.customs else "honoured"
+        if plan.strategy in ("emulated", "constrained"):
+            return plan.strategy
+        unbound = ", `strict` ignored" if ("tools.strict", "ignored") in plan.report else ""
+        return ("emulated" if plan.customs else "honoured") + unbound
 
     rows = [(kind, *(on_both({api: cell(api, wire[api], backend) for api in APIS}) for backend in BACKENDS.values())) for kind, wire in kinds.items()]
     legacy = {name: verdict("chat", fields_of("chat")["functions"], backend, "functions") for name, backend in BACKENDS.items()}
@@ -266,9 +281,12 @@ def items_table() -> str:
     return table(("input item", "is read as"), [*rows, (code(skipped), "ignored, and reported"), ("anything else", "refused")])
 
 
+OTHER_PARTS = "kept as it came: passed on by openai; by hosted where the provider takes it; refused by codex; named in the text for cursor and acp"
+
+
 def parts_table() -> str:
     rows = [(code(sorted(content.TEXTS)), "text"), (code(sorted(content.IMAGES)), "image"), ("`refusal`", "the message's refusal")]
-    return table(("content part", "is read as"), [*rows, ("any other", "kept as it came: passed on by openai, refused by codex")])
+    return table(("content part", "is read as"), [*rows, ("any other", OTHER_PARTS)])
 
 
 def images() -> str:
@@ -277,7 +295,7 @@ def images() -> str:
     return (
         f"An image by URL goes to a backend that takes URLs as it is. For {takers} Toolwire fetches it:\n"
         f"over http and https, from public addresses only, at most {limits.images} images of {limits.bytes // 2**20} MB\n"
-        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP."
+        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model (`local`) reads no images."
     )
 
 
@@ -386,11 +404,23 @@ Every table on this page comes from the code: the generator sends a small reques
 they say. The same words stand in the header `x-toolwire-report` of each answer.
 
 - **honoured**: done as OpenAI does it, by the model's server or by Toolwire.
+- **constrained**: the model is told of the tools, and its decoder is held to calls that fit their schema.
 - **emulated**: done by Toolwire where the model's server can not, see [emulation.md](emulation.md).
 - **ignored**: without effect, and the report says so.
 - **refused**: answered with an error that names the field.
 
-`codex, native` is a Codex that takes the client's tools, parked or replayed; `codex, emulated` is an [older one](codex.md#versions).
+The columns:
+
+- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting `tools`. `constrained` is shown for one
+  that can hold text with calls in it (vLLM). One that can hold a single call only is constrained for `required` and named choices, and emulated
+  under `auto`: [servers.md](servers.md#how-tools-are-served).
+- `local`: the [embedded model](local.md).
+- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md), as far as the provider goes: some of their models take less, and the report says
+  so.
+- `codex, native`: a [Codex](codex.md) that takes the client's tools, parked or replayed; `codex, emulated` is an [older one](codex.md#versions).
+- `cursor`, `acp`: [Cursor's](cursor.md) and [other agents](acp.md). They can only be told in words that a call is required: it is asked for twice,
+  then it is an error.
+- `scripted`: the [demo and scripted model](scripted.md).
 
 ## Request fields
 
@@ -403,15 +433,15 @@ On Responses:
 {fields_table("responses")}
 
 A field of the other API has no effect. Fields that OpenAI does not know pass, without effect, as `unknown_fields=ignored`. `toolChoice` and
-`parallelToolCalls` are read as `tool_choice` and `parallel_tool_calls`. For `openai, native` *honoured* means that the field goes upstream; what the
-upstream makes of it is its own affair.
+`parallelToolCalls` are read as `tool_choice` and `parallel_tool_calls`. For `openai` *honoured* means that the field goes upstream; what the
+upstream makes of it is its own affair. Fields that a [known server](servers.md) does not read are `ignored` there.
 
 ## Tools
 
 {tools_table()}
 
 A custom tool on a backend that only knows functions is offered as a function with one text parameter, and unwrapped again on the way back.
-Codex passes every tool on as not strict. A call of a tool that was not declared is [told as text](configuration.md#tools); Codex itself answers such
+Agents pass every tool on as not strict. A call of a tool that was not declared is [told as text](configuration.md#tools); Codex itself answers such
 a call with an error, and the model goes on.
 
 ## tool_choice

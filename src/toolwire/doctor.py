@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -58,11 +57,10 @@ async def _configured(settings: Settings) -> list[Finding]:
     return out
 
 
-CLOSER = ("codex", "cursor")
+CLOSER = ("codex", "cursor", "acp")
 _REPAIR = {
     "openai": "start its server, or correct base_url and api_key of the model",
     "local": "toolwire local pull",
-    "acp": "correct command of the model, or install the agent",
 }
 
 
@@ -155,16 +153,25 @@ async def _cursor(settings: Settings) -> list[Finding]:
 
 
 async def _agents(settings: Settings) -> list[Finding]:
-    """Agents that speak ACP, on PATH."""
+    """Agents that speak ACP: every model that is one is started, those on PATH are only looked for."""
+    from toolwire.backends.acp.doctor import START, inspect, installed
     from toolwire.backends.acp.profiles import PROFILES
+    from toolwire.backends.registry import check
 
     out = []
-    for profile in PROFILES.values():
-        found = next((path for name in profile.commands if (path := shutil.which(name))), None)
-        if found:
-            out.append(Finding(profile.title, "ok", f'{found}; serve it with backend = "acp"'))
-        elif profile.commands:
-            out.append(Finding(f"{profile.title} (ACP)", "missing", f"no command {profile.commands[0]!r}", profile.install))
+    for model in settings.models:
+        if model.backend == "acp":
+            facts = await inspect(check("acp", model.options))
+            fix = facts["install"] if not facts["installed"] else ""
+            told = f"{facts['title']}, tools parked" if not facts["problem"] else facts["problem"]
+            out.append(Finding(f"model {model.id}", "problem" if facts["problem"] else "ok", told, fix))
+    there = installed()
+    for name, command in START.items():
+        title = f"{PROFILES[name].title} (ACP)"
+        if name in there:
+            out.append(Finding(title, "ok", f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'))
+        else:
+            out.append(Finding(title, "missing", f"no command {command[0]!r}", PROFILES[name].install))
     return out
 
 

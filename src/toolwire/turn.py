@@ -207,6 +207,10 @@ class Turn:
         names = (choice.name,) if choice.name else choice.allowed
         return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
 
+    def images(self) -> bool:
+        """Whether an image stands anywhere in the request."""
+        return any(isinstance(part, ImagePart) for item in self.items if isinstance(item, Message | Result) for part in item.parts)
+
     def texts(self) -> list[str]:
         """Every text of the request's own input, for law 12: a block that stands here verbatim is a quotation, not a call."""
         out = [self.instructions] if self.instructions else []

@@ -41,7 +41,7 @@ class Capabilities:
     """What the decoder can be held to by `Turn.constraint`: `text`, an answer with text and calls in it; `call`, an answer that is one call as bare
     JSON, without markers, and nothing else."""
     dialects: tuple[str, ...] = ()
-    """How the model writes calls as text: what the scanner looks for, and, where the sentinel is not among them, what is taught. Empty: the default."""
+    """How the model writes calls as text: what is looked for, and, where the sentinel is not among them, what is taught. Empty: the default."""
     reasoning: bool = False
     usage: bool = True
     ends_turn: bool = True

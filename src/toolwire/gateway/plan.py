@@ -19,6 +19,7 @@ from toolwire.emulate.form import BARE, Form
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.transcript import text_only, transcript
+from toolwire.errors import ToolwireError
 from toolwire.gateway.fields import report
 from toolwire.ids import IdFactory
 from toolwire.policy import PolicyRules
@@ -65,8 +66,12 @@ class Plan:
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
-    """Decides how this turn is served."""
+    """Decides how this turn is served. Raises `ToolwireError` where the backend can not take what was sent."""
     capabilities = backend.capabilities
+    if not capabilities.images and turn.images():
+        raise ToolwireError(
+            "unsupported_value", f"The model '{turn.model[:80]}' does not take images.", param="messages" if turn.api == "chat" else "input"
+        )
     offered = turn.offered()
     way = _way(turn, backend.strategy, capabilities)
     as_text = way in ("emulated", "constrained")

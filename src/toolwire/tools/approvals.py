@@ -25,6 +25,8 @@ from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant
 from toolwire.tools.records import Records
 
 LIFETIME_S = 600.0
+KEPT_S = 30 * 86400.0
+"""How long a decided question is kept, with what was shown of the person's notes."""
 LOOK_EVERY_S = 0.25
 """How often a waiting surface looks for a decision that another process made."""
 
@@ -57,6 +59,7 @@ class Approvals:
             raise
 
     async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
+        await self.records.forget(self._clock() - KEPT_S)
         await self.records.add(approvals)
         grants = await self.records.grants()
         asked = []

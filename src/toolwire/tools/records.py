@@ -51,6 +51,11 @@ class Records:
         query = "UPDATE approvals SET status = 'expired', decided_at = ? WHERE status = 'pending' AND expires_at <= ?"
         return await self._store.run(lambda c: c.execute(query, (now, now)).rowcount, "write")
 
+    async def forget(self, before: float) -> int:
+        """Removes what was decided before then, with all that was shown; the audit log keeps that it was."""
+        query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
+        return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
+
     async def remember(self, grant: Grant) -> None:
         values = (grant.id, grant.created_at, grant.owner, grant.scope, grant.tool, grant.stage, grant.target, grant.approval_id, grant.revoked_at)
         query = f"INSERT INTO grants ({_GRANT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

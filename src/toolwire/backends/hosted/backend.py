@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
@@ -40,7 +40,8 @@ class HostedBackend:
     def _describe(self, profile: Mapping[str, Any]) -> tuple[Strategy, Capabilities]:
         native = self.options.tools == "native" or (self.options.tools == "auto" and bool(profile.get("supports_tools", True)))
         thinks = self.options.thinking not in ("", "off") or self.options.thinking_budget > 0
-        return ("native" if native else "emulated"), capabilities(self._row, profile, native=native, thinks=thinks)
+        able = capabilities(self._row, profile, native=native, thinks=thinks)
+        return ("native" if native else "emulated"), replace(able, dialects=self.options.dialects or ())
 
     @property
     def strategy(self) -> Strategy:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from toolwire.config import ConfigError
+from toolwire.configfile import load
 from toolwire.surfaces.terminal.shown import clean
 from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
 from toolwire.vault.search import search
@@ -30,8 +32,12 @@ def run_vault(arguments: argparse.Namespace) -> int:
     query = " ".join(arguments.query)
     if arguments.action == "search" and not query.strip():
         raise ConfigError('vault search: there is nothing to look for (example: toolwire vault search ~/notes "machine learning")')
+    root = Path(arguments.folder).expanduser()
+    patterns = load(arguments.config, os.environ, {}).vault
+    configured = Path(patterns.root).expanduser().resolve() == root.resolve()
+    include, exclude = (patterns.include, patterns.exclude) if configured else ((), ())
     try:
-        with Vault(Path(arguments.folder).expanduser()) as vault, Index(vault) as index:
+        with Vault(root, include, exclude) as vault, Index(vault) as index:
             refreshed = _refreshed(index)
             if arguments.action == "index":
                 _tell_refresh(refreshed, index.count(), arguments.json)

