@@ -67,6 +67,19 @@ def read_fuzz(told: Any) -> Reading:
     return Reading(figures, not failures, "\n".join([*lines, *([""] if shown else []), *shown]))
 
 
+def read_dialects(told: Any) -> Reading:
+    """How calls that were cut off were told: as text, as cut off, as whole since only markup was missing."""
+    lines = ["| dialect | texts | calls read back | texts cut | cuts | told as text | as cut off | as whole | failed |", "|" + "---|" * 9]
+    for one in told["dialects"]:
+        cells = (one["texts"], one["calls"], one["cut"], sum(one["told"]), *one["told"], len(one["failures"]))
+        lines.append(f"| `{one['dialect']}` | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
+    failures = [(one["dialect"], failure) for one in told["dialects"] for failure in one["failures"]]
+    shown = [f"- `{name}`, {failure['law']} {failure['number']}: `{failure['case'][:400]}`" for name, failure in failures[:10]]
+    texts, cuts = (sum(counts) for counts in zip(*((one["texts"], sum(one["told"])) for one in told["dialects"]), strict=True))
+    figures = f"{len(told['dialects'])} dialects, {texts:,} texts read back at random splits, {cuts:,} cuts, seed {told['seed']}"
+    return Reading(f"{figures}: {len(failures)} failed", not failures, "\n".join([*lines, *([""] if shown else []), *shown]))
+
+
 def read_rows(told: Any) -> Reading:
     rows = [Row(**row) for row in told["rows"]]
     judged = [row for row in rows if row.sense]
@@ -93,6 +106,7 @@ def read_tests(told: str) -> Reading:
 # --- what is run ---------------------------------------------------------------------------------------------------------------------------------
 
 FUZZ, SCANNER, GATEWAY, CODEX = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json", WORK / "codex.json"
+DIALECTS = WORK / "dialects.json"
 CODEX_PARK, CODEX_KILLS = WORK / "codex-park.xml", WORK / "codex-kills.xml"
 
 
@@ -110,6 +124,15 @@ SECTIONS: tuple[Section, ...] = (
         ("fuzz/run.py", "--cases", "20000", "--jobs", JOBS, "--json", str(FUZZ)),
         FUZZ,
         read_fuzz,
+        must=True,
+    ),
+    Section(
+        "dialects",
+        "Every dialect: calls at random splits, and cut off at every place",
+        ("bench/dialects.py", "--cases", "1000", "--cuts", "50", "--jobs", JOBS, "--json", str(DIALECTS)),
+        ("bench/dialects.py", "--cases", "50", "--cuts", "2", "--jobs", JOBS, "--json", str(DIALECTS)),
+        DIALECTS,
+        read_dialects,
         must=True,
     ),
     Section(

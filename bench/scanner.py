@@ -102,6 +102,53 @@ def _checked(kind: str, stream: Stream) -> None:
         raise RuntimeError(f"{kind}: expected one good call, got {statuses}")
 
 
+# --- all dialects against one --------------------------------------------------------------------------------------------------------------------
+
+ALL_MARK = 1.5
+"""What a piece may cost with all dialects on, against one."""
+MARKDOWN = "- [ ] See [the notes](notes.md), [[Links]] and [1]: f(x)[0] is `a[i]` <b>or</b> {set}, 2 < 3.\n> [!note] *[look](look.md)*, [tool_7](b)\n"
+MANY = [*TOOLS, *({"name": f"tool_{number}", "parameters": TOOLS[0]["parameters"]} for number in range(127))]
+COMPARED: dict[str, tuple[str, Stream]] = {
+    "prose": ("hermes", ("", _filled(WORDS, 50_000), "")),
+    "Markdown with brackets": ("hermes", ("", _filled(MARKDOWN, 50_000), "")),
+    "JSON call": ("hermes", (ENVELOPE, _text_arguments(50_000), "}</tool_call>")),
+    "tagged call": ("qwen_xml", STREAMS["tagged call, eager"](50_000)),
+}
+"""What is read, and the one dialect that all are measured against."""
+
+
+def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float:
+    """Microseconds of CPU for each piece."""
+    feed = make().feed
+    gc.collect()
+    began = process_time_ns()
+    for piece in pieces:
+        feed(piece)
+    return (process_time_ns() - began) / 1e3 / len(pieces)
+
+
+def against_one(quick: bool = False) -> list[Row]:
+    """All dialects on against one: by turns, so that what else the machine does falls on both; the median of the pairs."""
+    rows = []
+    for tools, many in ((TOOLS, "1 tool"), (MANY, "128 tools")):
+        for kind, (one, (before, inside, _)) in COMPARED.items():
+            pieces = _pieces(inside)
+
+            def opened(*dialects: str, tools: Any = tools, before: str = before) -> ToolCallParser:
+                parser = ToolCallParser(tools, dialects, nonce="k7Qz")
+                parser.feed(before)
+                return parser
+
+            pairs = []
+            for _ in range(5 if quick else 15):
+                alone = _feeding(lambda one=one: opened(one), pieces)  # type: ignore[misc]
+                pairs.append((_feeding(lambda: opened(*DIALECTS), pieces), alone))
+            ratio = median(every / alone for every, alone in pairs)
+            told = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs a piece, {one} alone"
+            rows.append(Row(f"all {len(DIALECTS)} dialects against one: {kind}, {many}", ratio, told, "at most", ALL_MARK))
+    return rows
+
+
 def costs(quick: bool = False) -> list[Row]:
     """Cost by size for each kind of text, with the spread that decides whether it is flat."""
     rows: list[Row] = []
@@ -139,6 +186,10 @@ ADVERSE: dict[str, tuple[str, int]] = {
     "newline and brace × 500 k": ("\n{", 500_000),
     "backticks × 1 M": ("`", 1_000_000),
     "`<use_tool ` × 90 k": ("<use_tool ", 90_000),
+    "`[` × 1 M": ("[", 1_000_000),
+    "`<look>` × 100 k": ("<look>", 100_000),
+    "`<｜tool▁call▁begin｜>` × 100 k": ("<｜tool▁call▁begin｜>", 100_000),
+    "`<|channel|>a` × 100 k": ("<|channel|>a", 100_000),
 }
 
 
@@ -159,17 +210,17 @@ def _adverse_cost(text: str, piece: int) -> float:
 
 
 def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one."""
+    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one. Both by turns, as above."""
     rows = []
     for name, (unit, times) in ADVERSE.items():
         if quick:
             name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
         for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
-            short = median(_adverse_cost(tenth, piece) for _ in range(max(3, rounds)))
-            full = median(_adverse_cost(text, piece) for _ in range(rounds))
-            detail = f"{figure(short)} → {figure(full)} µs for each 4 characters"
-            rows.append(Row(f"{name}, {how}: growth over ten times the length", full / short, detail, "at most", 1 + FLAT_PERCENT / 100))
+            pairs = [(median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece)) for _ in range(rounds)]
+            growth = median(full / short for short, full in pairs)
+            detail = f"{figure(median(pair[0] for pair in pairs))} → {figure(median(pair[1] for pair in pairs))} µs for each 4 characters"
+            rows.append(Row(f"{name}, {how}: growth over ten times the length", growth, detail, "at most", 1 + FLAT_PERCENT / 100))
     text = f'<tool_call>{{"name": "look", "arguments": {_text_arguments(SIZES["1 MB"])}}}</tool_call>'
     began = process_time_ns()
     parser = ToolCallParser(TOOLS)
@@ -181,4 +232,4 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
 
 def run(quick: bool = False, rounds: int = 1) -> list[Row]:
     """`rounds`: of the hostile texts at full length, which take seconds each."""
-    return costs(quick) + adverse(quick, rounds)
+    return costs(quick) + against_one(quick) + adverse(quick, rounds)

@@ -8,13 +8,16 @@ added is fuzzed from its first day.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
-from toolwire.emulate.dialects import DIALECTS, NONCE, JsonBlock
+from toolwire.emulate.dialects import DIALECTS, NONCE
 from toolwire.emulate.dialects.render import RENDER, render
+from toolwire.emulate.dialects.shapes import TOOL
 
 T = TypeVar("T")
 Case = dict[str, Any]
@@ -26,18 +29,35 @@ LINE_START = frozenset(name for name, dialect in DIALECTS.items() if any(opener.
 # --- texts -------------------------------------------------------------------------------------------------------------------------------------
 
 
+_NO_MARKERS = ("first", "separators", "name_keys", "arguments_keys", "known_keys")
+_TAGS = re.compile(r"<\|open\|>.*?<\|sep\|>|<[^<>\n]+>|\[[A-Z_]+\]|\w+\(\w+=|call:\w+\{")
+_LOOSE = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<name>look</name>|<q>|</q>|&lt;|&#x3c;|&#99999999;|assistant|</s>|**{|to=look"""
+
+
+def _texts_of(shape: Any) -> Iterator[str]:
+    """Every text in a dialect's data: openers, closers, marks and tags, whatever grammar they belong to."""
+    if isinstance(shape, str):
+        yield shape
+    elif isinstance(shape, tuple):
+        for inner in shape:
+            yield from _texts_of(inner)
+    elif is_dataclass(shape):
+        for field in fields(shape):
+            if field.name not in _NO_MARKERS:
+                yield from _texts_of(getattr(shape, field.name))
+
+
 def _markers() -> list[str]:
-    loose = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<function=look>|<invoke name="look">|<parameter=q>|<parameter name="q">"""
-    found = {*loose.split("|"), *"</parameter>|<name>look</name>|<q>|</q>|&lt;|&#x3c;|&#99999999;".split("|")}
-    for dialect in DIALECTS.values():
-        for opener in dialect.openers:
-            block = opener.block
-            found |= {opener.marker, *(block.closers if isinstance(block, JsonBlock) else (block.call_close, *block.wrapper_closers))}
-    return sorted(marker.replace(NONCE, TOKEN) for marker in found)
+    """The dialects' own words, and the tags that a call is written with where the data has them as patterns only."""
+    found = {*_LOOSE.split("|"), *_texts_of(tuple(dialect.openers for dialect in DIALECTS.values()))}
+    for written in ('{"q": "x", "n": 1}', '{"<": 1}'):
+        for dialect in DIALECTS:
+            found |= set(_TAGS.findall(render(dialect, "look", written, nonce=TOKEN)))
+    return sorted({marker.replace(NONCE, TOKEN).replace(TOOL, "look").replace("{key}", "q") for marker in found} - {""})
 
 
 MARKERS = _markers()
-NAMES = ("look", "get_weather", "write-file", "a", "functions.look", "Look", "nobody")
+NAMES = ("look", "get_weather", "write-file", "a", "functions.look", "Look", "tool_call", "use_tool", "nobody")
 JSONISH = [
     *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": "function", "function": {'.split("|"),
     *'"arguments": "{\\"q\\": 2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split("|"),
@@ -212,7 +232,7 @@ def call_text(rng: Random, dialect: str, sloppy: bool = True) -> str:
     written = dumped(rng, arguments(rng))
     if sloppy and rng.random() < 0.2:
         written = rng.choice(SLOPPY)(written)
-    if rng.random() < 0.75:
+    if rng.random() < 0.6:
         return render(dialect, name, written, nonce=TOKEN)
     return rng.choice(ENVELOPES)(rng, name, written)
 
@@ -265,7 +285,70 @@ def _tagged(rng: Random, name: str, written: str) -> str:
     )
 
 
-ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (_one, _nested, _several, _tagged, _tagged)
+WRAPPED: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nJSON\n```<｜tool▁call▁end｜>",
+        "\n",
+        "<｜tool▁calls▁end｜>",
+    ),
+    ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON<｜tool▁call▁end｜>", "", "<｜tool▁calls▁end｜><｜end▁of▁sentence｜>"),
+    (
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>JSON<|tool_call_end|>",
+        "",
+        "<|tool_calls_section_end|>",
+    ),
+    ("", "<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON<|call|>", "", ""),
+    ("<|channel|>analysis<|message|>VALUE<|end|>", "<|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>JSON<|call|>", "", ""),
+    ("", "to=functions.NAME <|channel|>commentary<|message|>JSON<|call|>", "", ""),
+    ("", "[TOOL_CALLS]NAME[CALL_ID]c1[ARGS]JSON", "", "</s>"),
+    ("", "[TOOL_CALLS]NAMEJSON", "", ""),
+    ("[", "NAME(KEY=JSON, n=-1.5)", ", ", "]"),
+    ("[", "NAME(**JSON)", ",", "]"),
+    ("<|python_start|>", '[NAME(KEY=\'VALUE\', n=(1, None), q=r"""VALUE""")]', "", "<|python_end|>"),
+    ("<function_calls>", "NAME(KEY=[True, {}])", "\n", "</function_calls>"),
+    ("<|tool_call_start|>[", "NAME(KEY=JSON)", ", ", "]<|tool_call_end|>"),
+    ("<|tool_call_start|>", '[{"name": "NAME", "arguments": JSON}]', "", "<|tool_call_end|>"),
+    ("<|tool_call>", 'call:NAME{KEY:<|"|>VALUE<|"|>,n:-1.5,b:[JSON]}', "", "<tool_call|>"),
+    ("<start_function_call>", "call:NAME{KEY:<escape>VALUE<escape>,n:<escape>7<escape>}", "", "<end_function_call>"),
+    ("<tool_call>", "NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>", "</tool_call>\n<tool_call>", "</tool_call>"),
+    ("<tool_call>", "NAME", "</tool_call><tool_call>", "</tool_call>"),
+    ("<minimax:tool_call>\n", "<invoke name=NAME>\n<parameter name='KEY'>VALUE</parameter>\n</invoke>", "\n", "\n</minimax:tool_call>"),
+    (
+        "<｜DSML｜tool_calls>\n",
+        '<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>\n</｜DSML｜invoke>',
+        "\n",
+        "</｜DSML｜tool_calls>",
+    ),
+    ("", '<｜DSML｜invoke name="NAME">JSON</｜DSML｜invoke>', "\n", ""),
+    (
+        "<|open|>tools<|sep|>",
+        '<|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>VALUE<|close|>argument<|sep|><|close|>call<|sep|>',
+        "",
+        "<|close|>tools<|sep|>",
+    ),
+    ("", '<|open|>call tool="NAME"<|sep|><|open|>json<|sep|>JSON<|close|>json<|sep|><|close|>call<|sep|>', "", ""),
+    ("", "<NAME>\n<KEY>VALUE</KEY>\n</NAME>", "\n", ""),
+    ("", "<NAME>\nKEY: VALUE\nn: [1, 'b']\nb: |\n  VALUE\n</NAME>", "\n", ""),
+    ("", "<NAME>JSON</NAME>", "", ""),
+    ("<|python_tag|>", '{"name": "NAME", "parameters": JSON}', "; ", "<|eom_id|>"),
+    ("<|START_ACTION|>[", '{"tool_call_id": "0", "tool_name": "NAME", "parameters": JSON}', ",\n", "]<|END_ACTION|>"),
+    ("<|tool_call|>[", '{"arguments": JSON, "name": "NAME"}', ", ", "]"),
+)
+"""Calls as models write them: what stands before several, one, what stands between, what stands behind."""
+
+
+def _wrapped(rng: Random, name: str, written: str) -> str:
+    before, call, between, behind = rng.choice(WRAPPED)
+    calls = []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        one = call.replace("NAME", name).replace("KEY", rng.choice(("q", "n", "path", "x-y"))).replace("JSON", written)
+        calls.append(one.replace("VALUE", text(rng, 3)))
+    return before + between.join(calls) + (behind if rng.random() < 0.9 else "")
+
+
+ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (_one, _nested, _several, _tagged, _tagged, *[_wrapped] * 6)
 
 
 def model_text(rng: Random) -> str:

@@ -1,41 +1,47 @@
-"""Law: any JSON arguments survive every dialect, with every marker inside strings, however the text is cut; and the text around them stays as it
-is.
+"""Law: any JSON arguments survive every dialect, with every marker inside strings, however the text is cut; the text around them stays as it is; and
+a call that was cut off is never completed.
+
+`bench/dialects.py` tries the same on every dialect far more often.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import sys
 from itertools import pairwise
+from pathlib import Path
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toolwire.emulate.dialects import DIALECTS, NONCE
+from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.events import CallArgs, CallEnd, Text
 
-MARKERS = [opener.marker.replace(NONCE, "k7") for dialect in DIALECTS.values() for opener in dialect.openers] + [
-    "</tool_call>",
-    "</tool_call:k7>",
-    "</function>",
-    "</parameter>",
-    "</invoke>",
-    "</function_calls>",
-    "</use_tool>",
-    "</a>",
-    "<name>",
-    "```",
-    "&lt;",
-    "\\u003c",
-    '"',
-    "\\",
-    "\n",
-    "\x00",
-    "\u2028",
-    "😀",
-]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(module: str) -> Any:
+    """The fuzzer is not part of the package: it is loaded by its path."""
+    package, _, _ = module.partition(".")
+    if package not in sys.modules:
+        folder = ROOT / package
+        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        assert spec is not None and spec.loader is not None
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(module)
+
+
+laws = load("fuzz.dialect_laws")
+NONCE = load("fuzz.generate").TOKEN
+MARKERS = [*load("fuzz.generate").MARKERS, "</a>", "<f>", "</f>", "[f(", "\\u003c", '"', "'", "\\", "\n", "\r\n", "\x00", "\u2028", "😀"]
 texts = st.text(max_size=12) | st.lists(st.sampled_from(MARKERS) | st.text(max_size=4), max_size=6).map("".join)
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
@@ -64,11 +70,36 @@ def argument_objects(draw: st.DrawFn) -> dict[str, Any]:
 @example("qwen_xml", {"a": '"quoted"', "b": "5"}, False, "eager", [])
 @example("use_tool", {"a": "</a> & <b>", "b": "null"}, False, "eager", [3, 9])
 def test_any_arguments_survive_every_dialect(dialect: str, arguments: dict[str, Any], ascii_only: bool, mode: Any, cuts: list[int]) -> None:
-    written = render(dialect, "f", json.dumps(arguments, ensure_ascii=ascii_only), schema=SCHEMA, nonce="k7")
+    written = render(dialect, "f", json.dumps(arguments, ensure_ascii=ascii_only), schema=SCHEMA, nonce=NONCE)
     text = "Before it.\n" + written + "\nBehind it."
-    parser = ToolCallParser([{"type": "function", "name": "f", "parameters": SCHEMA}], [dialect], mode, "k7")
+    parser = ToolCallParser([{"type": "function", "name": "f", "parameters": SCHEMA}], [dialect], mode, NONCE)
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     events = [event for start, end in pairwise(places) for event in parser.feed(text[start:end])] + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
     assert json.loads("".join(event.delta for event in events if isinstance(event, CallArgs))) == arguments
     assert "".join(event.text for event in events if isinstance(event, Text)) == "Before it.\n\nBehind it."
+
+
+def test_the_markers_are_those_of_every_dialect() -> None:
+    for wanted in ("<|channel|>", "<｜tool▁sep｜>", "[ARGS]", "</look>", "[look(", "<escape>", "<|tool_call_begin|>", "<|close|>argument<|sep|>"):
+        assert wanted in MARKERS
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_random_calls_at_random_splits_come_back_exactly(dialect: str) -> None:
+    for number in range(20):
+        laws.judge_round_trip(laws.draw_calls(Random(f"short/{dialect}/{number}"), dialect))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_call_cut_at_any_place_ends_by_length_and_is_never_completed(dialect: str) -> None:
+    """Its beginning is text until its tool is known, then it is told as cut off, and as whole only where all its arguments are there."""
+    for number in range(2):
+        text, truncated, _ = laws.judge_every_cut(laws.draw_cut(Random(f"short/{dialect}/{number}"), dialect))
+        assert text and truncated
+
+
+def test_a_call_as_json_between_tags_that_was_cut_amid_its_closing_tag_is_told_as_cut_off() -> None:
+    parser = ToolCallParser([{"name": "look"}], ["tag_is_tool"])
+    events = parser.feed('<look>{"q": 1}</lo') + parser.finish("length")
+    assert [(event.status if isinstance(event, CallEnd) else event) for event in events[1:]] == [CallArgs(0, '{"q": 1}'), "truncated"]

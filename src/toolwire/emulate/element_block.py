@@ -84,12 +84,10 @@ def json_call(scan: ToolCallParser, closer: str) -> Reading:
             yield
     if flow.done:
         call.issues += flow.issues
-        char = yield from peek(scan)
+        yield from peek(scan)
         if (yield from literal(scan, (closer,))) is not None:
             return scan.close_call()
-        if not char:
-            return scan.close_call("truncated")
-    elif not flow.failed:
+    if not flow.failed and scan.ended and (not flow.done or closer.startswith(scan.buffer[scan.position :])):
         scan.position = len(scan.buffer)
         return scan.close_call("truncated")
     return scan.close_call("invalid")

@@ -15,7 +15,9 @@ _TICKS = re.compile("`+")
 
 
 class FenceTracker:
-    __slots__ = ("_bare", "_blank", "_char", "_count", "_info_ok", "_open", "_phase", "_span", "last")
+    """`blank`: nothing but white space, or what may yet be a fence, stands on this line so far. `last`: the last character."""
+
+    __slots__ = ("_bare", "_char", "_count", "_info_ok", "_open", "_phase", "_span", "blank", "last")
 
     def __init__(self) -> None:
         self._open: tuple[str, int] | None = None
@@ -26,7 +28,7 @@ class FenceTracker:
         self._phase = _START
         self._char = ""
         self._count = 0
-        self._blank = True
+        self.blank = True
         self._bare = True  # nothing but white space behind the run
         self._info_ok = True
         self._span = False
@@ -41,14 +43,14 @@ class FenceTracker:
     @property
     def line_start(self) -> bool:
         """Only white space so far on this line."""
-        return self._blank and self._phase in (_START, _REST)
+        return self.blank and self._phase in (_START, _REST)
 
     def feed(self, text: str) -> None:
         if not text:
             return
         position, end = 0, len(text)
         while position < end:
-            if self._phase == _REST and not self._blank:  # nothing more to learn on this line, but for inline code
+            if self._phase == _REST and not self.blank:  # nothing more to learn on this line, but for inline code
                 stop = text.find("\n", position)
                 self._spans(text, position, stop if stop >= 0 else end)
                 if stop < 0:
@@ -77,20 +79,20 @@ class FenceTracker:
             if char in "`~":
                 self._phase, self._char, self._count = _RUN, char, 1
             elif char in _PREFIX:
-                self._blank = self._blank and char.isspace()
+                self.blank = self.blank and char.isspace()
             else:
-                self._phase, self._blank = _REST, False
+                self._phase, self.blank = _REST, False
         elif phase == _RUN and char == self._char:
             self._count += 1
         elif phase == _REST:
-            self._blank = self._blank and char.isspace()
+            self.blank = self.blank and char.isspace()
         else:
             self._behind_run(char)
 
     def _behind_run(self, char: str) -> None:
         if self._count < 3:  # inline code, or a stray tick
             self._span = self._char == "`"
-            self._phase, self._blank = _REST, False
+            self._phase, self.blank = _REST, False
             return
         self._phase = _INFO
         self._bare = self._bare and char.isspace()

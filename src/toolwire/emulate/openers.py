@@ -19,12 +19,13 @@ _PLAIN = re.compile(_ANY + r"\Z")
 
 
 class Openers:
-    """`table`: openers by marker. `search`: the next marker, or what only looks like one that was filled in. `hot`: whether any could begin.
+    """`table`: openers by marker. `search`: the next marker, or what only looks like one that was filled in. `hot`: whether any could begin;
+    `hot_inline`: whether one could that need not stand at the start of its line, as brackets and backticks must.
 
     `leading`: some count only while the answer has no word yet; `later` are the others.
     """
 
-    __slots__ = ("_alike", "_markers", "_reach", "hot", "leading", "search", "table")
+    __slots__ = ("_alike", "_markers", "_reach", "hot", "hot_inline", "leading", "search", "table")
 
     def __init__(self, table: dict[str, list[tuple[Dialect, Opener]]], alike: dict[str, str]) -> None:
         """`alike`: the pattern that finds a marker whose placeholder was filled in."""
@@ -33,7 +34,9 @@ class Openers:
         self._alike = alike
         self._markers = sorted(table)
         self._reach = max(map(len, self._markers), default=1) - 1
+        inline = [marker for marker in self._markers if not all(opener.line_start for _, opener in table[marker])]
         self.hot = re.compile(_beginnings(self._markers)).search
+        self.hot_inline = re.compile(_beginnings(inline)).search
         exact = sorted((marker for marker in self._markers if marker not in alike), key=len, reverse=True)
         self.search = re.compile("|".join([*map(re.escape, exact), *sorted(set(alike.values()))]) or r"(?!)").search
 

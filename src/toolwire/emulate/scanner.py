@@ -108,6 +108,7 @@ class ToolCallParser:
         self._quoted = Quotations(quoted, list(self._openers.table))
         self._leading = self._openers.leading  # till the answer has a word, every piece is looked at
         self._hot: Callable[[str], Any] = bool if self._leading else self._openers.hot
+        self._hot_inline: Callable[[str], Any] = bool if self._leading else self._openers.hot_inline
         self._fence = FenceTracker()
         self._count = 0
         self._out: list[Event] = []
@@ -131,7 +132,7 @@ class ToolCallParser:
         """The events of the next piece of text."""
         if self._machine is None or self._finished:
             return [Text(text)] if text else []
-        if self._idle and not self._hot(text):
+        if self._idle and not (self._hot if self._fence.blank or "\n" in text else self._hot_inline)(text):
             if not text:
                 return []
             self._fence.feed(text)
@@ -140,13 +141,14 @@ class ToolCallParser:
             self._push(text)
             out, self._out = self._out, []
             return out
-        while text:
+        start = 0
+        while start < len(text):
             room = self._room()
             if room == 0:
                 self._overflow()
                 continue
-            self._push(text[:room])
-            text = text[room:]
+            self._push(text[start : start + room])
+            start += room
         out, self._out = self._out, []
         return out
 
@@ -249,6 +251,7 @@ class ToolCallParser:
                 self._leading = False
                 self._openers = self._openers.later()
                 self._hot = self._openers.hot
+                self._hot_inline = self._openers.hot_inline
 
     # --- TEXT ----------------------------------------------------------------------------------------------------------------------------------
 
