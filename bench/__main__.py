@@ -1,4 +1,4 @@
-"""`python -m bench [scanner] [gateway] [codex]`: the benchmarks, side by side with their baselines, judged against the targets.
+"""`python -m bench [scanner] [gateway] [codex] [local] [vault]`: the benchmarks, side by side with their baselines, judged against the targets.
 
 Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed or could not be measured.
 """
@@ -14,7 +14,13 @@ from pathlib import Path
 from bench import report
 from bench.report import Row
 
-TITLES = {"scanner": "The scanner", "gateway": "The gateway", "codex": "Codex, through Toolwire and driven directly"}
+TITLES = {
+    "scanner": "The scanner",
+    "gateway": "The gateway",
+    "codex": "Codex, through Toolwire and driven directly",
+    "local": "The embedded model, beside llama.cpp's own server",
+    "vault": "Search in a vault",
+}
 
 
 def page(parts: dict[str, list[Row]], notes: list[str]) -> str:
@@ -56,10 +62,20 @@ def main(argv: list[str] | None = None) -> int:
 
             parts[name], found = gateway.run(1 if arguments.quick else arguments.rounds or 3, peers)
             notes += found
-        else:
+        elif name == "codex":
             from bench import codex
 
             parts[name], found = codex.run(1 if arguments.quick else arguments.rounds or 5)
+            notes += found
+        elif name == "vault":
+            from bench import vault
+
+            parts[name], found = vault.run(arguments.quick)
+            notes += found
+        else:
+            from bench import local
+
+            parts[name], found = local.run(1 if arguments.quick else arguments.rounds or 5)
             notes += found
         if parts[name]:
             print(f"\n{report.table(parts[name])}\n", flush=True)

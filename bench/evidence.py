@@ -107,13 +107,15 @@ def read_tests(told: str) -> Reading:
 
 FUZZ, SCANNER, GATEWAY, CODEX = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json", WORK / "codex.json"
 DIALECTS = WORK / "dialects.json"
-CODEX_PARK, CODEX_KILLS = WORK / "codex-park.xml", WORK / "codex-kills.xml"
+LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK / "vault.json"
 
 
-def codex_test(name: str, left: Path) -> tuple[str, ...]:
-    """One test on real Codex, with as much time as its long version needs."""
+def tested(name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]]) -> Section:
+    """Tests that know a long version of themselves, by variables, with as much time as that needs."""
+    left = WORK / f"{name}.xml"
     report = ("--timeout=1800", "-o", "junit_logging=system-out", f"--junitxml={left}")
-    return ("-m", "pytest", "-q", "tests/backends/codex/test_codex_gateway.py", "-k", name, *report)
+    command = ("-m", "pytest", "-q", f"tests/{file}", "-k", which, *report)
+    return Section(name, title, command, command, left, read_tests, variables, must=True)
 
 
 SECTIONS: tuple[Section, ...] = (
@@ -151,26 +153,14 @@ SECTIONS: tuple[Section, ...] = (
         GATEWAY,
         read_rows,
     ),
-    Section(
+    tested(
         "codex-park",
         "A parked Codex turn goes on after a long wait",
-        codex_test("park_of_half", CODEX_PARK),
-        codex_test("park_of_half", CODEX_PARK),
-        CODEX_PARK,
-        read_tests,
+        "backends/codex/test_codex_gateway.py",
+        "park_of_half",
         {"TOOLWIRE_LONG_PARK_S": ("360", "5")},
-        must=True,
     ),
-    Section(
-        "codex-kills",
-        "Codex killed at random moments",
-        codex_test("kill_9", CODEX_KILLS),
-        codex_test("kill_9", CODEX_KILLS),
-        CODEX_KILLS,
-        read_tests,
-        {"TOOLWIRE_KILL_ROUNDS": ("50", "3")},
-        must=True,
-    ),
+    tested("codex-kills", "Codex killed at random moments", "backends/codex/test_codex_gateway.py", "kill_9", {"TOOLWIRE_KILL_ROUNDS": ("50", "3")}),
     Section(
         "codex-bench",
         "Codex through Toolwire beside Codex driven directly",
@@ -179,6 +169,75 @@ SECTIONS: tuple[Section, ...] = (
         CODEX,
         read_rows,
     ),
+    Section(
+        "local-calls",
+        "Required calls of the embedded model, over varied schemas",
+        ("-m", "bench.local_calls", "--count", "200", "--json", str(LOCAL_CALLS)),
+        ("-m", "bench.local_calls", "--count", "10", "--json", str(LOCAL_CALLS)),
+        LOCAL_CALLS,
+        read_rows,
+        must=True,
+    ),
+    Section(
+        "local",
+        "The embedded model beside llama.cpp's own server",
+        ("-m", "bench", "local", "--rounds", "9", "--json", str(LOCAL)),
+        ("-m", "bench", "local", "--quick", "--json", str(LOCAL)),
+        LOCAL,
+        read_rows,
+    ),
+    tested(
+        "cursor-park",
+        "A parked Cursor turn goes on after a long wait",
+        "backends/cursor/test_cursor_gateway.py",
+        "long_park",
+        {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
+    ),
+    tested(
+        "cursor-sdk-park",
+        "Cursor's own client on the scripted bridge, parked",
+        "backends/cursor/test_cursor_contract.py",
+        "parallel_parked",
+        {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
+    ),
+    tested(
+        "cursor-rounds",
+        "Cursor's bridge started and killed",
+        "backends/cursor/test_cursor_life.py",
+        "rounds_of",
+        {"TOOLWIRE_CURSOR_ROUNDS": ("100", "5")},
+    ),
+    tested(
+        "cursor-memory",
+        "Memory over many Cursor turns",
+        "backends/cursor/test_cursor_life.py",
+        "memory_does",
+        {"TOOLWIRE_CURSOR_TURNS": ("500", "60")},
+    ),
+    tested("acp-rounds", "ACP agents started and killed", "backends/acp/test_acp_life.py", "rounds_of_starts", {"TOOLWIRE_ACP_ROUNDS": ("100", "5")}),
+    tested(
+        "acp-memory",
+        "Memory over many turns of an ACP agent",
+        "backends/acp/test_acp_life.py",
+        "memory_is_flat",
+        {"TOOLWIRE_ACP_TURNS": ("500", "60")},
+    ),
+    tested(
+        "acp-park",
+        "A parked OpenCode turn goes on after a long wait",
+        "backends/acp/test_acp_real.py",
+        "opencode_parks",
+        {"TOOLWIRE_ACP_PARK_S": ("330", "5")},
+    ),
+    Section(
+        "vault",
+        "Search in a vault, beside a scan and ripgrep",
+        ("-m", "bench", "vault", "--json", str(VAULT)),
+        ("-m", "bench", "vault", "--quick", "--json", str(VAULT)),
+        VAULT,
+        read_rows,
+    ),
+    tested("vault-kills", "Writers and indexers killed at random moments", "vault", "killed", {"TOOLWIRE_KILL_ROUNDS": ("200", "3")}),
 )
 
 
@@ -218,7 +277,7 @@ def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
     if not page.exists():
         return {}
     found = [(json.loads(head), body) for head, body in _BLOCK.findall(page.read_text())]
-    return {head["name"]: (head, body.split("\n\n", 2)[-1].strip()) for head, body in found}
+    return {head["name"]: (head, [*body.split("\n\n", 2), "", ""][2].strip()) for head, body in found}
 
 
 def compose(sections: Sequence[tuple[dict[str, Any], str]]) -> str:

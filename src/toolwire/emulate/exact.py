@@ -26,6 +26,8 @@ ANNOTATIONS = frozenset(
     }
 )
 """Keywords that demand nothing."""
+WIDE = frozenset({"exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "minProperties", "maxProperties"})
+"""Keywords that are kept by narrowing, where the decoder is our own."""
 VALUES = frozenset({"type", "enum", "const", "required", "$ref", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"})
 """Keywords that are kept as they stand."""
 ONE = frozenset({"items", "additionalProperties"})
@@ -35,13 +37,14 @@ KEPT = ANNOTATIONS | VALUES | ONE | MANY | NAMED
 DEEPEST = 64
 
 
-def exact(schema: Any, depth: int = 0) -> bool:
-    """Whether every keyword of this schema, and of the schemas inside it, is kept by a grammar."""
+def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
+    """Whether every keyword of this schema, and of the schemas inside it, is kept. `own`: the decoder is held by a grammar of ours."""
     if isinstance(schema, bool):
         return schema
-    if not isinstance(schema, Mapping) or depth > DEEPEST or not KEPT.issuperset(schema):
+    kept = KEPT | WIDE | {"allOf"} if own else KEPT
+    if not isinstance(schema, Mapping) or depth > DEEPEST or not kept.issuperset(schema):
         return False
     inner = [schema[key] for key in ONE if key in schema and not isinstance(schema[key], bool)]
-    inner += [one for key in MANY for one in schema.get(key) or ()]
+    inner += [one for key in (*MANY, "allOf") for one in schema.get(key) or ()]
     inner += [one for key in NAMED for one in (schema.get(key) or {}).values()]
-    return all(exact(one, depth + 1) for one in inner)
+    return all(exact(one, own, depth + 1) for one in inner)

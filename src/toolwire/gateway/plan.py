@@ -149,7 +149,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     tools = tuple(map(freeform.as_function, offered))
     choice = turn.tool_choice
     parallel = plan.rules.parallel and not plan.rules.legacy
-    teaching = prompt.tools_prompt(tools, choice, form, parallel=parallel) if tools else ""
+    teaching = prompt.tools_prompt(tools, choice, form, parallel=parallel, held=constrained) if tools else ""
     asked = text_only(turn, transcript(turn, (teaching, output), form))
     if output:
         asked = replace(asked, output=OutputFormat())
@@ -157,12 +157,12 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
         return replace(plan, turn=asked, form=form)
     required = choice.mode == "required"
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
-    if constrained:
+    if constrained:  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(
             asked, constraint=_constraint(tools, form, required, plan.rules, capabilities, begun), output=OutputFormat() if required else asked.output
         )
-        tools = _checked(tools)
+        tools = tuple(replace(tool, strict=not exact(tool.parameters, own=capabilities.strict)) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
@@ -200,11 +200,6 @@ def _constraint(tools: tuple[ToolSpec, ...], form: Form, required: bool, rules: 
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
     return Constraint(tools, form.opening, form.closing, required, calls, begun)
-
-
-def _checked(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-    """Calls of tools whose schema says more than a decoder can be held to wait until they are complete, and are checked."""
-    return tuple(replace(tool, strict=not exact(tool.parameters)) for tool in tools)
 
 
 def _scanner(

@@ -1,0 +1,349 @@
+"""Changes to notes, in two steps: a plan that touches nothing and can be shown, and its application, which does exactly that or nothing.
+
+- A plan knows the hash of what it was made from. When the note is another by then, it is refused: no change of someone else is lost.
+- A note is replaced as a whole: a new file beside it, written and synced, takes its name. Killed at any point, the old note is there or the new
+  one, never a half. A note that is created never takes the place of another.
+- Line ends, byte order mark and mode stay as they were; an edit changes no other byte of the note.
+- New files begin with a dot (`TEMPORARY`), so no vault shows them, and are locked while they are written; what a killed process left is removed when
+  `Edits` is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from toolwire.vault.paths import OPEN_FOLDER, Raw, Vault, decoded, size_shown, unix
+from toolwire.vault.policy import SEARCHED, PathRefused, key, shown
+
+TEMPORARY = re.compile(r"\.toolwire-[0-9a-f]{16}\.tmp")
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replaces `old`, which must stand in the note exactly once, by `new`. Line ends are `\\n`, whatever the note has."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A planned write. `content` is what the file will be, byte for byte; `diff` shows it, as a unified diff of the texts."""
+
+    path: str
+    creates: bool
+    before_sha256: str | None
+    after_sha256: str
+    after_text: str = field(repr=False)
+    content: bytes = field(repr=False)
+    diff: str = field(repr=False)
+    added: int = 0
+    removed: int = 0
+    before_size: int = 0
+    new_folders: tuple[str, ...] = ()
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.before_sha256 == self.after_sha256
+
+
+class Edits:
+    """Plans and applies changes of one vault."""
+
+    def __init__(self, vault: Vault, clean: bool = True) -> None:
+        self.vault = vault
+        if clean:
+            clean_leftovers(vault)
+
+    # --- plans -----------------------------------------------------------------------------------------------------------------------------------
+
+    def plan_write(self, path: str, content: str, base_sha256: str | None = None) -> Change:
+        """A whole new text for a note, or a new note. `base_sha256`: what the caller read; another note, or none, is refused."""
+        self.vault.policy.segments(path, extensions=SEARCHED)
+        raw = self._raw(path)
+        self._check_base(path, raw, base_sha256)
+        if raw is None:
+            return self._change(path, None, content.encode("utf-8", "surrogatepass"), self._new_folders(path))
+        before = decoded(path, raw.data)
+        text = unix(content.removeprefix("\ufeff"))
+        newline = dominant(before)
+        body = (text if newline == "\n" else text.replace("\n", newline)).encode("utf-8", "surrogatepass")
+        return self._change(raw.path, raw, (BOM if raw.data.startswith(BOM) else b"") + body, ())
+
+    def plan_edit(self, path: str, edits: Sequence[Edit] | Iterable[tuple[str, str]], base_sha256: str | None = None) -> Change:
+        """Replacements in an existing note, one after the other; each old text must stand there exactly once."""
+        self.vault.policy.segments(path, extensions=SEARCHED)
+        raw = self._raw(path)
+        if raw is None:
+            raise PathRefused(path, "not found", "missing")
+        self._check_base(path, raw, base_sha256)
+        text = decoded(path, raw.data)
+        newline = dominant(text)
+        steps = [edit if isinstance(edit, Edit) else Edit(*edit) for edit in edits]
+        if not steps:
+            raise PathRefused(path, "there is no edit", "limit")
+        for number, edit in enumerate(steps, 1):
+            text = replaced(path, text, edit, newline, f"edit {number}: " if len(steps) > 1 else "")
+        return self._change(raw.path, raw, (BOM if raw.data.startswith(BOM) else b"") + text.encode("utf-8", "surrogatepass"), ())
+
+    def _raw(self, path: str) -> Raw | None:
+        try:
+            return self.vault.read_raw(path)
+        except PathRefused as refused:
+            if refused.kind != "missing":
+                raise
+            return None
+
+    def _check_base(self, path: str, raw: Raw | None, base: str | None) -> None:
+        if base is not None and raw is None:
+            raise PathRefused(path, "the note is gone since it was read", "changed")
+        if base is not None and raw is not None and hashlib.sha256(raw.data).hexdigest() != base.lower():
+            raise PathRefused(path, "the note has changed since it was read", "changed")
+
+    def _change(self, path: str, raw: Raw | None, content: bytes, new_folders: tuple[str, ...]) -> Change:
+        if len(content) > self.vault.limits.file_bytes:
+            raise PathRefused(path, f"too large: {size_shown(len(content))}, the limit is {size_shown(self.vault.limits.file_bytes)}", "size")
+        after = unix(decoded(path, content))
+        before = unix(decoded(path, raw.data)) if raw is not None else ""
+        diff = unified(path, before, after, raw is None)
+        lines = diff.splitlines()[2:]
+        return Change(
+            path,
+            raw is None,
+            hashlib.sha256(raw.data).hexdigest() if raw is not None else None,
+            hashlib.sha256(content).hexdigest(),
+            after,
+            content,
+            diff,
+            sum(line.startswith("+") for line in lines),
+            sum(line.startswith("-") for line in lines),
+            len(raw.data) if raw is not None else 0,
+            new_folders,
+        )
+
+    def _new_folders(self, path: str) -> tuple[str, ...]:
+        """The folders that a new note needs; refuses what can not be one."""
+        names = path.split("/")[:-1]
+        for depth in range(len(names), 0, -1):
+            try:
+                fd, _ = self.vault.open_folder(names[:depth], path)
+            except PathRefused as refused:
+                if refused.kind != "missing":
+                    raise
+                continue
+            try:
+                self._no_twin(fd, names[depth] if depth < len(names) else path.rpartition("/")[2], path)
+            finally:
+                os.close(fd)
+            return tuple("/".join(names[: number + 1]) for number in range(depth, len(names)))
+        fd, _ = self.vault.open_folder((), path)
+        try:
+            self._no_twin(fd, path.split("/")[0], path)
+        finally:
+            os.close(fd)
+        return tuple("/".join(names[: number + 1]) for number in range(len(names)))
+
+    @staticmethod
+    def _no_twin(folder: int, name: str, path: str) -> None:
+        """A new name must not be that of another entry on some system: they would become one there."""
+        with os.scandir(folder) as entries:
+            twin = next((entry.name for entry in entries if key(entry.name) == key(name)), None)
+        if twin is not None:
+            raise PathRefused(path, f"{shown(twin)} is there already", "exists")
+
+    # --- application -----------------------------------------------------------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> str:
+        """Does what was planned and returns the note's path; raises `PathRefused` when the note is no longer what the plan was made from."""
+        names = self.vault.policy.segments(change.path, extensions=SEARCHED)
+        if hashlib.sha256(change.content).hexdigest() != change.after_sha256:
+            raise PathRefused(change.path, "the content is not what was planned", "changed")
+        if len(change.content) > self.vault.limits.file_bytes:
+            raise PathRefused(change.path, "too large", "size")
+        made: list[tuple[int, str]] = []
+        folder = self._folder_for(names, change, made)
+        try:
+            self._write(folder, names[-1], change)
+        except BaseException:
+            for parent, name in reversed(made):
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=parent)
+            raise
+        finally:
+            os.close(folder)
+            for parent, _ in made:
+                os.close(parent)
+        return change.path
+
+    def _folder_for(self, names: tuple[str, ...], change: Change, made: list[tuple[int, str]]) -> int:
+        """Opens the note's folder, and makes it for a new note."""
+        if not change.creates:
+            return self.vault.open_folder(names[:-1], change.path)[0]
+        fd, _ = self.vault.open_folder((), change.path)
+        try:
+            for depth, name in enumerate(names[:-1], 1):
+                try:
+                    following, _ = self.vault.open_folder(names[:depth], change.path)
+                except PathRefused as refused:
+                    if refused.kind != "missing":
+                        raise
+                    self._no_twin(fd, name, change.path)
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o777, dir_fd=fd)
+                        made.append((os.dup(fd), name))
+                    try:
+                        following = os.open(name, OPEN_FOLDER, dir_fd=fd)
+                    except OSError as error:
+                        raise PathRefused(change.path, f"the folder can not be made: {error.strerror}", "unreadable") from None
+                os.close(fd)
+                fd = following
+        except OSError as error:
+            os.close(fd)
+            raise PathRefused(change.path, f"the folder can not be made: {error.strerror}", "unreadable") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _write(self, folder: int, name: str, change: Change) -> None:
+        temporary = f".toolwire-{secrets.token_hex(8)}.tmp"
+        mode = 0o666
+        if not change.creates:
+            mode = self._unchanged(folder, name, change)
+        try:
+            fd = os.open(temporary, _NEW_FILE, 0o600 if not change.creates else 0o666, dir_fd=folder)
+        except OSError as error:
+            raise PathRefused(change.path, f"can not be written: {error.strerror}", "unreadable") from None
+        try:
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left = memoryview(change.content)
+            while left:
+                left = left[os.write(fd, left) :]
+            if not change.creates:
+                os.fchmod(fd, mode)
+            os.fsync(fd)
+            if change.creates:
+                self._take_new_name(folder, temporary, name, change.path)
+            else:
+                self._unchanged(folder, name, change)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+        except OSError as error:
+            raise PathRefused(change.path, f"can not be written: {error.strerror}", "unreadable") from None
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            os.close(fd)
+
+    def _unchanged(self, folder: int, name: str, change: Change) -> int:
+        """The mode of the note in place, which must still be what the plan was made from."""
+        try:
+            raw = self.vault.read_raw(change.path)
+            here = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except PathRefused as refused:
+            raise PathRefused(change.path, "the note is gone since it was read" if refused.kind == "missing" else refused.reason, "changed") from None
+        except OSError:
+            raise PathRefused(change.path, "the note is gone since it was read", "changed") from None
+        if hashlib.sha256(raw.data).hexdigest() != change.before_sha256 or (here.st_dev, here.st_ino) != (raw.stat.st_dev, raw.stat.st_ino):
+            raise PathRefused(change.path, "the note has changed since it was read", "changed")
+        return stat.S_IMODE(raw.stat.st_mode)
+
+    def _take_new_name(self, folder: int, temporary: str, name: str, path: str) -> None:
+        """Gives the finished file its name, unless another has it."""
+        self._no_twin(folder, name, path)
+        try:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            raise PathRefused(path, "is there already", "exists") from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # A file system without links: the name is taken by an empty file, which the finished one replaces.
+            try:
+                os.close(os.open(name, _NEW_FILE, 0o666, dir_fd=folder))
+            except FileExistsError:
+                raise PathRefused(path, "is there already", "exists") from None
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def clean_leftovers(vault: Vault) -> int:
+    """Removes files that a killed process left; those that are being written now are locked and stay."""
+    removed = 0
+    for _, folder in vault.folders():
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+        for name in names:
+            with suppress(OSError):
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(name, dir_fd=folder)
+                    removed += 1
+                finally:
+                    os.close(fd)
+    return removed
+
+
+# --- texts ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def dominant(text: str) -> str:
+    """The line end that a text mostly has; `\\n` for a text without any."""
+    windows = text.count("\r\n")
+    return max((("\n", text.count("\n") - windows), ("\r\n", windows), ("\r", text.count("\r") - windows)), key=lambda found: found[1])[0]
+
+
+def replaced(path: str, text: str, edit: Edit, newline: str, which: str = "") -> str:
+    """The text with the edit's one place replaced, all else as it is, mixed line ends too."""
+    old = unix(edit.old)
+    if not old:
+        raise PathRefused(path, f"{which}the text to replace is empty", "limit")
+    plain = unix(text)
+    place = plain.find(old)
+    if place < 0:
+        raise PathRefused(path, f"{which}the text to replace is not in the note", "changed")
+    if plain.find(old, place + 1) >= 0:
+        raise PathRefused(path, f"{which}the text to replace stands in the note more than once", "limit")
+    start, stop = raw_place(text, place), raw_place(text, place + len(old))
+    new = unix(edit.new)
+    return text[:start] + (new if newline == "\n" else new.replace("\n", newline)) + text[stop:]
+
+
+def raw_place(text: str, place: int) -> int:
+    """Where a place of `unix(text)` lies in the text itself."""
+    if "\r" not in text:
+        return place
+    pairs = 0
+    for found in re.finditer("\r\n", text):
+        if found.start() - pairs >= place:
+            break
+        pairs += 1
+    return place + pairs
+
+
+def unified(path: str, before: str, after: str, creates: bool) -> str:
+    """A unified diff of two texts; a missing last line end is told."""
+    old, new = before.split("\n"), after.split("\n")
+    ends = [text == "" or text.endswith("\n") for text in (before, after)]
+    old, new = (lines[:-1] if lines[-1] == "" else lines for lines in (old, new))
+    if not ends[0] and old:
+        old = [*old[:-1], old[-1] + "\n\\ No newline at end of file"]
+    if not ends[1] and new:
+        new = [*new[:-1], new[-1] + "\n\\ No newline at end of file"]
+    lines = difflib.unified_diff(old, new, "/dev/null" if creates else f"a/{path}", f"b/{path}", lineterm="")
+    return "\n".join(lines)

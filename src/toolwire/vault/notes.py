@@ -1,0 +1,275 @@
+"""What stands in a note: frontmatter, headings and the chunks between them, tags, aliases, links, tasks. Pure and linear; any text is a note.
+
+As Obsidian reads it: code (fenced blocks and spans) holds no headings, tags, links or tasks; a tag begins after white space and has a character that
+is no digit; `[[Note#Heading|alias]]` and `[alias](Note.md)` are links, with `!` before them embeds; links in properties count.
+
+Chunks cover the whole text without a gap: one for each heading and one for what stands before the first; a long one is cut at a line. Lines are
+counted from 1, and line ends are `\\n`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from toolwire.vault.frontmatter import Frontmatter, Value, frontmatter, texts
+
+CHUNK = 6000
+"""The characters after which a chunk is cut."""
+MOST_CHUNKS = 1 << 12
+
+
+class Heading(NamedTuple):
+    level: int
+    text: str
+    line: int
+    start: int
+
+
+class Chunk(NamedTuple):
+    """A piece of the text from `start` to `end`, with the headings above it, its own included."""
+
+    headings: tuple[str, ...]
+    first_line: int
+    last_line: int
+    start: int
+    end: int
+
+
+class Link(NamedTuple):
+    """`target` as written, without heading and alias; empty for a link within the note."""
+
+    target: str
+    heading: str
+    alias: str
+    line: int
+    embed: bool
+
+
+class Task(NamedTuple):
+    """`status` is the character in the brackets: a space is open, `x` is done."""
+
+    status: str
+    text: str
+    line: int
+
+    @property
+    def done(self) -> bool:
+        return self.status in "xX"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    title: str
+    """From the frontmatter; empty when there is none, and then the file's name is the title."""
+    properties: Mapping[str, Value] = field(default_factory=dict)
+    headings: list[Heading] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    body: int = 0
+    """Where the text after the frontmatter begins."""
+
+
+# Each begins with a letter of its own, and what stands before it is looked at after: so it is found many times faster.
+_HEADING = re.compile(r"#(#{0,5})[ \t]+([^\n]+)")
+_UNDERLINE = re.compile(r"\n {0,3}(=+|-{3,})[ \t]*(?=\n|\Z)")
+_UNDERLINED = re.compile(r" {0,3}([^\s#>\-*+=`~|<\d][^\n]*)")
+_INDENT = re.compile(r" {0,3}")
+_CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
+_FENCE = re.compile(r"^([ \t>]*(?:[-*+][ \t]+)?)(`{3,}(?=[^`\n]*$)|~{3,})[^\n]*$", re.M)
+_TICKS = re.compile(r"`+")
+_TAG = re.compile(r"#(?<!\S#)([^\u2000-\u200c\u200e-\u206f\u2e00-\u2e7f'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\\s]+)")
+_WIKI = re.compile(r"\[\[([^\[\]|#\n]*)(?:#([^\[\]|\n]*))?(?:\|([^\[\]\n]*))?\]\]")
+_MARKDOWN = re.compile(r"\[([^\[\]\n]*)\]\((?:<([^<>\n]*)>|([^()\s]*(?:\([^()\s]*\)[^()\s]*)*))(?:[ \t]+\"[^\"\n]*\")?\)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
+_TASK = re.compile(r"\[([^\[\]\n])\][ \t]+([^\n]*)")
+_MARKER = re.compile(r"[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]+")
+_NOT_NEWLINE = re.compile(r"[^\n]+")
+
+
+def parse(text: str) -> Note:
+    """Reads a note whose line ends are `\\n`."""
+    head = frontmatter(text)
+    plain = without_code(text, head.end)
+    lines = _Lines(plain)
+    headings = list(_headings(plain, head.end, lines))
+    properties = head.properties
+    title = next(iter(texts(properties["title"])), "") if "title" in properties else ""
+    aliases = [alias for name in ("aliases", "alias") if name in properties for alias in texts(properties[name], ",")]
+    links = _links(plain, lines) if "[" in plain else []
+    tasks = _tasks(plain, head.end, lines) if "[" in plain else []
+    return Note(title, properties, headings, _chunks(text, headings, lines), _tags(plain, head), aliases, links, tasks, head.end)
+
+
+class _Lines:
+    """Line numbers of places that are asked for in rising order, or by search."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts: list[int] | None = None
+        self._place, self._line = 0, 1
+
+    def at(self, place: int) -> int:
+        if place < self._place:
+            self._place, self._line = 0, 1
+            if self._starts is None:
+                self._starts = [found.end() for found in re.finditer("\n", self._text)]
+        if self._starts is not None:
+            return bisect_right(self._starts, place) + 1
+        self._line += self._text.count("\n", self._place, place)
+        self._place = place
+        return self._line
+
+
+# --- code ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def without_code(text: str, start: int = 0) -> str:
+    """The text with its code blanked: the same length and the same lines."""
+    if "`" not in text and "~~~" not in text:
+        return text
+    out: list[str] = []
+    place = start
+    out.append(text[:start])
+    while True:
+        fence = _FENCE.search(text, place)
+        out.append(_without_spans(text[place : fence.start()] if fence else text[place:]))
+        if fence is None:
+            return "".join(out)
+        mark = fence[2]
+        closing = re.compile(rf"^[ \t>]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*$", re.M).search(text, fence.end())
+        place = closing.end() if closing else len(text)
+        out.append(_NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[fence.start() : place]))
+
+
+def _without_spans(text: str) -> str:
+    """Blanks `code` between runs of as many backticks, within a paragraph."""
+    runs = list(_TICKS.finditer(text))
+    if len(runs) < 2:
+        return text
+    following: dict[int, int] = {}
+    partner = [-1] * len(runs)
+    for number in range(len(runs) - 1, -1, -1):
+        length = len(runs[number][0])
+        partner[number] = following.get(length, -1)
+        following[length] = number
+    out: list[str] = []
+    place = number = 0
+    paragraph = -1  # where the paragraph ends that the last run stands in
+    while number < len(runs):
+        other = partner[number]
+        begin = runs[number].start()
+        if other >= 0:
+            if begin >= paragraph:
+                blank = text.find("\n\n", begin)
+                paragraph = len(text) if blank < 0 else blank
+            if runs[other].end() <= paragraph:
+                end = runs[other].end()
+                out += [text[place:begin], _NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[begin:end])]
+                place, number = end, other + 1
+                continue
+        number += 1
+    return "".join([*out, text[place:]])
+
+
+# --- the parts -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
+    found = []
+    for match in _HEADING.finditer(plain, start):
+        begin = plain.rfind("\n", 0, match.start()) + 1
+        if match.start() - begin <= 3 and _INDENT.fullmatch(plain, begin, match.start()):
+            found.append((begin, len(match[1]) + 1, _CLOSING.sub("", match[2]).strip()))
+    ruled = len(found)
+    for match in _UNDERLINE.finditer(plain, start):
+        begin = max(start, plain.rfind("\n", 0, match.start()) + 1)
+        above = _UNDERLINED.fullmatch(plain, begin, match.start())
+        if above:
+            found.append((begin, 1 if match[1][0] == "=" else 2, above[1].strip()))
+    if len(found) > ruled:
+        found.sort()
+    for place, level, text in found:
+        if text:
+            yield Heading(level, text, lines.at(place), place)
+
+
+def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[Chunk]:
+    found: list[Chunk] = []
+    above: list[Heading] = []
+    starts = [heading.start for heading in headings[: MOST_CHUNKS // 2]]
+    if not starts or starts[0] > 0:
+        _cut(text, (), 0, starts[0] if starts else len(text), 1, found)
+    for number, start in enumerate(starts):
+        heading = headings[number]
+        while above and above[-1].level >= heading.level:
+            above.pop()
+        above.append(heading)
+        end = starts[number + 1] if number + 1 < len(starts) else len(text)
+        _cut(text, tuple(one.text for one in above), start, end, heading.line, found)
+    return found
+
+
+def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[Chunk]) -> None:
+    """Adds the piece, cut at lines where it is long."""
+    while True:
+        stop = end
+        if end - start > CHUNK and len(found) < MOST_CHUNKS - 1 - MOST_CHUNKS // 2:
+            paragraph = text.rfind("\n\n", start + CHUNK // 2, start + CHUNK)
+            stop = paragraph + 2 if paragraph >= 0 else text.rfind("\n", start + 1, start + CHUNK) + 1
+            stop = stop if stop > start else text.find("\n", start + CHUNK, end) + 1 or end
+        newlines = text.count("\n", start, stop)
+        last = line + newlines - (newlines > 0 and text[stop - 1] == "\n")
+        found.append(Chunk(headings, line, last, start, stop))
+        if stop >= end:
+            return
+        start, line = stop, line + newlines
+
+
+def _tags(plain: str, head: Frontmatter) -> list[str]:
+    """In the order they stand in, the frontmatter's first, without their `#`; each once, whatever its case."""
+    found: dict[str, str] = {}
+    for name in ("tags", "tag"):
+        if name in head.properties:
+            for tag in texts(head.properties[name], ", \t\n"):
+                tag = tag.strip().lstrip("#").strip("/")
+                if tag and not tag.isdigit():
+                    found.setdefault(tag.casefold(), tag)
+    if "#" in plain:
+        for match in _TAG.finditer(plain, head.end):
+            tag = match[1].strip("/")
+            if tag and not tag.isdigit():
+                found.setdefault(tag.casefold(), tag)
+    return list(found.values())
+
+
+def _links(plain: str, lines: _Lines) -> list[Link]:
+    found = []
+    if "[[" in plain:
+        for match in _WIKI.finditer(plain):
+            target, heading = match[1].strip(), match[2] or ""
+            if target or heading:
+                found.append((match.start(), target, heading, match[3] or ""))
+    if "](" in plain:
+        for match in _MARKDOWN.finditer(plain):
+            written = match[2] if match[2] is not None else match[3]
+            if written and not _SCHEME.match(written):
+                target, _, heading = unquote(written).partition("#")
+                found.append((match.start(), target, heading, match[1]))
+    found.sort()
+    return [Link(target, heading.strip(), alias.strip(), lines.at(place), plain[place - 1 : place] == "!") for place, target, heading, alias in found]
+
+
+def _tasks(plain: str, start: int, lines: _Lines) -> list[Task]:
+    found = []
+    for match in _TASK.finditer(plain, start):
+        if _MARKER.fullmatch(plain, plain.rfind("\n", 0, match.start()) + 1, match.start()):
+            found.append(Task(match[1], match[2].strip(), lines.at(match.start())))
+    return found

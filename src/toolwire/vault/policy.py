@@ -1,0 +1,196 @@
+"""Which paths a vault has: one policy of names for search, read, list and write. Pure; `paths.py` does the opening.
+
+A path is a relative one with slashes, spelled as the folder spells it. What is refused is refused by the text alone, before anything is touched,
+and on every system alike, because a vault travels: a name that is harmless here may be a device or a hidden folder where it is synced to. The
+rules are the tables `PATH_RULES` and `NAME_RULES`. Nothing is decoded, expanded or cleaned: `%2e%2e` and `~` are letters of a name.
+
+Patterns: `*` and `?` stay within a name, `**` crosses folders, a pattern without a slash (but at its end) fits at any depth, and a folder's pattern
+covers what lies in it. They compare without case, without accents' spelling and without invisible characters, since some file systems do.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+NOTES = (".md", ".markdown")
+SEARCHED = (*NOTES, ".txt")
+"""What is indexed, and what may be written."""
+READABLE = (*SEARCHED, ".canvas", ".base")
+"""What may be read and listed. Canvases and bases are Obsidian's own text formats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file, one path and one call may have."""
+
+    file_bytes: int = 4 * 1024 * 1024
+    call_files: int = 50
+    call_bytes: int = 8 * 1024 * 1024
+    path_bytes: int = 1024
+    name_bytes: int = 255
+    depth: int = 32
+
+
+class PathRefused(Exception):
+    """A path or file that is not served. `kind` is for programs: `path` (by its spelling), `excluded`, `missing`, `link`, `type`, `size`, `binary`,
+    `encoding`, `unreadable`, `changed`, `exists`, `limit`. The text is one line."""
+
+    def __init__(self, path: str, reason: str, kind: str = "path") -> None:
+        super().__init__(f"{shown(path)}: {reason}")
+        self.path = path
+        self.reason = reason
+        self.kind = kind
+
+
+def shown(path: object, most: int = 160) -> str:
+    """A path as it may stand in a message: on one line, nothing invisible, not too long."""
+    text = path if isinstance(path, str) else repr(path)
+    text = text if len(text) <= most else text[:most] + "…"
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text) or "(empty)"
+
+
+# --- rules ---------------------------------------------------------------------------------------------------------------------------------------
+
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:[ .].*)?", re.I | re.S)
+_DRIVE = re.compile(r"[A-Za-z]:")
+_ORDINARY = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ ()&,'+=@!.-]*[A-Za-z0-9_)])?", re.A)
+"""Names that no rule but the reserved ones and the lengths can refuse."""
+
+
+def _has(*categories: str) -> Callable[[str], bool]:
+    return lambda name: any(unicodedata.category(letter) in categories for letter in name)
+
+
+def visible(name: str) -> str:
+    """The name without characters that are not seen: some file systems do not see them either."""
+    return name if name.isascii() else "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+
+
+Rule = tuple[str, Callable[[str], bool]]
+PATH_RULES: tuple[Rule, ...] = (
+    ("a path must not be empty", lambda path: not path),
+    ("a path must not have a NUL character", lambda path: "\0" in path),
+    ("a path must not have a backslash; folders are separated by /", lambda path: "\\" in path),
+    ("a path must be relative to the vault", lambda path: path.startswith("/")),
+    ("a path must not name a drive", lambda path: _DRIVE.match(path) is not None),
+)
+NAME_RULES: tuple[Rule, ...] = (
+    ("a path must not have empty segments", lambda name: not name),
+    ("a path must not have the segments . or ..", lambda name: name in (".", "..")),
+    ("hidden files and folders are not part of the vault", lambda name: visible(name).lstrip().startswith(".")),
+    ("a name must be valid Unicode", _has("Cs")),
+    ("a name must not have control characters", _has("Cc", "Zl", "Zp")),
+    ("a name must not have characters that change the direction of writing", lambda name: not _BIDI.isdisjoint(name)),
+    ("a name must not begin or end with a space, nor end with a dot", lambda name: name != name.strip() or name.endswith(".")),
+    ("a name must be visible", lambda name: not visible(name).strip()),
+    ("the name is reserved for a device on some systems", lambda name: _RESERVED.fullmatch(visible(name)) is not None),
+)
+
+
+def name_refused(name: str, limits: Limits) -> str | None:
+    """Why a single name is refused; None when it is not."""
+    if _ORDINARY.fullmatch(name) and len(name) <= limits.name_bytes and name.isascii():
+        return NAME_RULES[-1][0] if _RESERVED.fullmatch(name) else None
+    for reason, broken in NAME_RULES:
+        if broken(name):
+            return reason
+    return f"a name must not be longer than {limits.name_bytes} bytes" if len(name.encode()) > limits.name_bytes else None
+
+
+def extension(name: str) -> str:
+    """The extension in lower case, with its dot; empty when there is none."""
+    stem, dot, end = name.rpartition(".")
+    return f".{end.lower()}" if dot and stem else ""
+
+
+def same(name: str) -> str:
+    """What is equal for names that differ only in how accents are spelled."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def key(path: str) -> str:
+    """What is equal for paths that some file system takes for the same."""
+    return path.lower() if path.isascii() else unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
+
+
+# --- patterns ------------------------------------------------------------------------------------------------------------------------------------
+
+_GLOB = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
+_GLOBS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def glob(pattern: str) -> str:
+    """A pattern as a regular expression over `key(path)`."""
+    text = key(pattern.strip().removeprefix("./"))
+    anchored = "/" in text.rstrip("/")
+    body = "".join(_GLOBS.get(part) or re.escape(part) for part in _GLOB.findall(text.strip("/")))
+    return f"{'' if anchored else '(?:.*/)?'}{body}(?:/.*)?"
+
+
+def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:
+    found = [glob(pattern) for pattern in patterns if pattern.strip().strip("/")]
+    return re.compile("|".join(found), re.S) if found else None
+
+
+class Policy:
+    """The rules with a vault's own patterns and limits."""
+
+    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: Limits | None = None) -> None:
+        self.include = tuple(include)
+        self.exclude = tuple(exclude)
+        self.limits = limits or Limits()
+        self._included = _any(self.include)
+        self._excluded = _any(self.exclude)
+
+    def segments(self, path: str, folder: bool = False, extensions: tuple[str, ...] = READABLE) -> tuple[str, ...]:
+        """The names of a path; raises `PathRefused`. `folder`: the path of a folder, where the empty path is the vault itself."""
+        if not isinstance(path, str):
+            raise PathRefused(shown(path), "a path must be text")
+        if folder and path == "":
+            return ()
+        if len(path) > self.limits.path_bytes:
+            raise PathRefused(path, f"a path must not be longer than {self.limits.path_bytes} bytes")
+        for reason, broken in PATH_RULES:
+            if broken(path):
+                raise PathRefused(path, reason)
+        names = tuple(path.split("/"))
+        for name in names:
+            refused = name_refused(name, self.limits)
+            if refused is not None:
+                raise PathRefused(path, refused)
+        if len(path.encode()) > self.limits.path_bytes:
+            raise PathRefused(path, f"a path must not be longer than {self.limits.path_bytes} bytes")
+        if len(names) > self.limits.depth:
+            raise PathRefused(path, f"a path must not be deeper than {self.limits.depth} folders")
+        if not folder and extension(names[-1]) not in extensions:
+            raise PathRefused(path, f"only these files are served: {', '.join(extensions)}", "type")
+        if not (self.open_to(path) if folder else self.covers(path)):
+            raise PathRefused(path, "excluded by the vault's patterns", "excluded")
+        return names
+
+    def open_to(self, folder: str) -> bool:
+        """Whether a folder may be entered."""
+        return self._excluded is None or not self._excluded.fullmatch(key(folder))
+
+    def covers(self, path: str) -> bool:
+        """Whether the patterns let a file through."""
+        if self._excluded is None and self._included is None:
+            return True
+        compared = key(path)
+        return not (self._excluded and self._excluded.fullmatch(compared)) and (self._included is None or bool(self._included.fullmatch(compared)))
+
+    def allows(self, path: str) -> bool:
+        """Whether the path of a file is served, by its text."""
+        try:
+            self.segments(path)
+        except PathRefused:
+            return False
+        return True
+
+    def described(self) -> str:
+        """The same text for the same policy."""
+        return repr((sorted(map(key, self.include)), sorted(map(key, self.exclude)), self.limits.file_bytes, self.limits.depth))

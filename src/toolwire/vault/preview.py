@@ -1,0 +1,71 @@
+"""The piece of a note that shows why it was found: about 200 characters around the place with the most of what was asked for. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from toolwire.vault.frontmatter import frontmatter
+
+WIDTH = 200
+MOST_PLACES = 200
+_SPACE = re.compile(r"\s+")
+
+
+class Excerpt(NamedTuple):
+    """`lines` are those of the chunk before the best match."""
+
+    text: str
+    lines: int
+
+
+def excerpt(text: str, compared: str, start: int, stop: int, patterns: list[re.Pattern[str]]) -> Excerpt:
+    """A piece of `text` between `start` and `stop`; `compared` is the same text as the patterns see it."""
+    places = _places(compared, start, stop, patterns)
+    if places:
+        best = _best(places)
+        begin, end = places[best][0], places[best][1]
+    else:  # found by its title, tags or headings: the beginning says most
+        begin = end = max(start, frontmatter(text).end if start == 0 else 0)
+        end = begin = min(begin, stop)
+    left = max(start, begin - (WIDTH - min(WIDTH, end - begin)) // 2) if places else begin
+    right = min(stop, left + WIDTH)
+    left = max(start, min(left, right - WIDTH)) if places else left
+    if left > start and places:
+        space = text.find(" ", left, begin)
+        left = space + 1 if 0 <= space < left + 20 else left
+    if right < stop:
+        space = text.rfind(" ", max(end, right - 20), right)
+        right = space if space > left else right
+    shown = _SPACE.sub(" ", text[left:right]).strip()
+    before = "..." if left > start or (start > 0 and not places and left > start) else ""
+    after = "..." if right < stop and text[right:stop].strip() else ""
+    return Excerpt(f"{before}{shown}{after}", text.count("\n", start, begin))
+
+
+def _places(compared: str, start: int, stop: int, patterns: list[re.Pattern[str]]) -> list[tuple[int, int, int]]:
+    found: list[tuple[int, int, int]] = []
+    for number, pattern in enumerate(patterns):
+        for count, match in enumerate(pattern.finditer(compared, start, stop)):
+            if count >= MOST_PLACES:
+                break
+            found.append((match.start(), match.end(), number))
+    return sorted(found)
+
+
+def _best(places: list[tuple[int, int, int]]) -> int:
+    """The place from which most different patterns, then most matches, stand within the width."""
+    best, best_worth = 0, (0, 0)
+    end = 0
+    counts: dict[int, int] = {}
+    for begin, place in enumerate(places):
+        while end < len(places) and places[end][0] - place[0] < WIDTH * 3 // 4:
+            counts[places[end][2]] = counts.get(places[end][2], 0) + 1
+            end += 1
+        worth = (len(counts), sum(counts.values()))
+        if worth > best_worth:
+            best, best_worth = begin, worth
+        counts[place[2]] -= 1
+        if not counts[place[2]]:
+            del counts[place[2]]
+    return best

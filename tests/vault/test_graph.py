@@ -1,0 +1,164 @@
+"""Links, tags, folders, tasks and properties, as the index knows them; and the note of a day."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from toolwire.vault.daily import DailySettings, daily_path, daily_settings, formatted
+from toolwire.vault.graph import Backlink, FolderLine, Graph, TagCount
+from toolwire.vault.index import Index
+from toolwire.vault.notes import Task
+from toolwire.vault.paths import Vault
+from toolwire.vault.policy import PathRefused
+
+NOTES = {
+    "Home.md": "---\nstatus: open\nrank: 3\n---\n"
+    "[[Plan]] [[Work/Plan|work plan]] [[Nowhere]] [[Nowhere]] ![[pic.png]] #Area/One\n- [ ] call\n- [x] mail\n",
+    "Plan.md": "[[Home#Top]] #area/one #area\n",
+    "Work/Plan.md": "[home](../Home.md) [beside](Detail.md) [[./Detail]]\n- [ ] work task\n",
+    "Work/Detail.md": "---\nstatus: done\n---\n[[PLAN]]\n",
+    "Work/Deep/Café.md": "[[café]] nothing else\n",
+    "Lonely.md": "text",
+    "board.canvas": "{}",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path, text in NOTES.items():
+        (tmp_path / "vault" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "vault" / path).write_text(text)
+    return tmp_path / "vault"
+
+
+@pytest.fixture
+def graph(root: Path, tmp_path: Path) -> Iterator[Graph]:
+    with Vault(root) as vault, Index(vault, tmp_path / "cache") as index:
+        index.refresh()
+        yield Graph(index)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "found"),
+    [
+        ("Plan", "", ["Plan.md", "Work/Plan.md"]),
+        ("plan.md", "", ["Plan.md", "Work/Plan.md"]),
+        ("Work/Plan", "", ["Work/Plan.md"]),
+        ("Detail", "", ["Work/Detail.md"]),
+        ("Detail.md", "Work/Plan.md", ["Work/Detail.md"]),
+        ("./Plan", "Work/Detail.md", ["Work/Plan.md"]),
+        ("../Home.md", "Work/Plan.md", ["Home.md"]),
+        ("../Home.md", "Plan.md", []),
+        ("../../../etc/passwd", "Work/Plan.md", []),
+        ("cafe\u0301", "", ["Work/Deep/Café.md"]),
+        ("cafe", "", []),
+        ("ork/Plan", "", []),
+        ("", "", []),
+        ("Nowhere\ud800", "", []),
+    ],
+)
+def test_a_link_leads_to_its_note(graph: Graph, name: str, source: str, found: list[str]) -> None:
+    assert graph.resolve(name, source) == found
+
+
+def test_the_links_of_a_note_and_where_they_lead(graph: Graph) -> None:
+    links = [(link.target, link.path, link.line, link.embed, link.attachment) for link in graph.links("Home.md")]
+    assert links == [
+        ("Plan", "Plan.md", 5, False, False),
+        ("Work/Plan", "Work/Plan.md", 5, False, False),
+        ("Nowhere", None, 5, False, False),
+        ("Nowhere", None, 5, False, False),
+        ("pic.png", None, 5, True, True),
+    ]
+    assert graph.links("none.md") == [] and graph.links("../x.md") == []
+
+
+def test_backlinks_are_those_that_lead_here_and_not_to_a_namesake(graph: Graph) -> None:
+    assert graph.backlinks("Plan.md") == [Backlink("Home.md", 5, "", "", False), Backlink("Work/Detail.md", 4, "", "", False)]
+    assert graph.backlinks("Work/Plan.md") == [Backlink("Home.md", 5, "work plan", "", False)]
+    assert [(link.path, link.heading) for link in graph.backlinks("Home.md")] == [("Plan.md", "Top"), ("Work/Plan.md", "")]
+    assert graph.backlinks("Lonely.md") == []
+
+
+def test_unresolved_links_and_orphans(graph: Graph) -> None:
+    assert graph.unresolved() == [("Nowhere", 2)]
+    assert graph.orphans() == ["Lonely.md", "Work/Deep/Café.md"]
+
+
+def test_tags_are_counted_without_case(graph: Graph) -> None:
+    assert graph.tags() == [TagCount("Area/One", 2), TagCount("area", 1)]
+    assert graph.tagged("#AREA") == ["Home.md", "Plan.md"] == graph.tagged("area/one/")
+    assert graph.tagged("are") == []
+
+
+def test_folders_are_listed_by_depth(graph: Graph) -> None:
+    top = graph.listing()
+    assert top.folders == (FolderLine("Work", 3),)
+    assert [file.path for file in top.files] == ["Home.md", "Lonely.md", "Plan.md"]
+    deep = graph.listing("Work", depth=2)
+    assert [folder.path for folder in deep.folders] == ["Work/Deep"]
+    assert [file.path for file in deep.files] == ["Work/Deep/Café.md", "Work/Detail.md", "Work/Plan.md"]
+    assert graph.listing(most=1).truncated
+    with pytest.raises(PathRefused):
+        graph.listing("..")
+
+
+def test_tasks_and_properties(graph: Graph) -> None:
+    assert graph.tasks(done=False) == [("Home.md", Task(" ", "call", 6)), ("Work/Plan.md", Task(" ", "work task", 2))]
+    assert graph.tasks(done=True) == [("Home.md", Task("x", "mail", 7))]
+    assert len(graph.tasks(path="Home.md")) == 2 and len(graph.tasks(under="Work")) == 1
+    assert graph.properties("Home.md") == {"rank": 3, "status": "open"}
+    assert graph.properties("Lonely.md") == {}
+    assert graph.property_names() == [("status", 2), ("rank", 1)]
+
+
+def test_a_renamed_note_is_linked_no_more(root: Path, graph: Graph) -> None:
+    os.rename(root / "Plan.md", root / "Other.md")
+    graph.index.refresh()
+    assert [(link.path, link.alias) for link in graph.backlinks("Work/Plan.md")] == [
+        ("Home.md", ""),
+        ("Home.md", "work plan"),
+        ("Work/Detail.md", ""),
+    ]
+
+
+# --- the note of a day ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("YYYY-MM-DD", "2024-03-02"),
+        ("YYYY/MM/DD dddd", "2024/03/02 Saturday"),
+        ("D. MMMM YY", "2. March 24"),
+        ("[Day] Do MMM", "Day 2nd Mar"),
+        ("GGGG-[W]WW", "2024-W09"),
+        ("DDDD Q", "062 1"),
+    ],
+)
+def test_a_date_by_obsidians_letters(pattern: str, text: str) -> None:
+    assert formatted(pattern, date(2024, 3, 2)) == text
+
+
+def test_the_note_of_a_day_lies_where_obsidian_puts_it(root: Path, tmp_path: Path) -> None:
+    with Vault(root) as vault:
+        assert daily_path(daily_settings(vault), date(2024, 3, 2)) == "2024-03-02.md"
+        (root / ".obsidian").mkdir()
+        setting = root / ".obsidian" / "daily-notes.json"
+        setting.write_text('{"folder": "Journal/", "format": "YYYY/MM-DD", "template": "T"}')
+        assert daily_path(daily_settings(vault), date(2024, 3, 2)) == "Journal/2024/03-02.md"
+        for broken in ("[]", "{", '{"folder": 3, "format": null}', ""):
+            setting.write_text(broken)
+            assert daily_settings(vault) == DailySettings()
+        setting.unlink()
+        (tmp_path / "secret.json").write_text('{"folder": "Outside"}')
+        os.symlink(tmp_path / "secret.json", setting)
+        assert daily_settings(vault) == DailySettings()
+        setting.unlink()
+        os.mkfifo(setting)
+        assert daily_settings(vault) == DailySettings()

@@ -1,0 +1,226 @@
+"""Search: what a person or a model finds, in which order, and what the answer says about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolwire.vault.index import Index
+from toolwire.vault.paths import Vault
+from toolwire.vault.query import parse_query
+from toolwire.vault.search import Found, search
+from toolwire.vault.words import composed, folded, indexed, tokens
+
+NOTES = {
+    "Programming/TypeScript Basics.md": "# TypeScript\n\nTypeScript is a typed superset of JavaScript.\n\n"
+    "## Tooling\n\nThe compiler is called tsc.\n",
+    "Programming/Python.md": "---\naliases: [Snake, CPython]\ntags: [lang/python]\n---\nA language.\n\n"
+    "## Gateway\n\nA gateway in Python with typed code.\n",
+    "Programming/Cpp.md": "I like C++ and C# but not C.\nUse `foo_bar()` and node.js -> done.\n",
+    "Journal/2024-05-01.md": "Met Zoë at the café about the gateway. 🎉\n",
+    "Journal/2024-05-02.md": "The gateway is running. The gateway is fast. #work/gateway\n",
+    "Recipes/Soup.md": "carrots and celery\n\n## Method\n\nSimmer the onions for an hour.\n",
+    "日本語.md": "東京は日本の首都です。ラーメンが好き。\n",
+    "ไทย.md": "ภาษาไทยเป็นภาษาที่มีเสียงวรรณยุกต์\n",
+    "한국.md": "저는 한국어를 공부합니다.\n",
+    "long.md": "# Start\n\n" + "filler words here. " * 60 + "the needle lies here " + "more filler text. " * 60 + "\n",
+    "gateway notes.txt": "plain text\n",
+    "robots.md": "robot🤖party „Zitat“ – Straße ΣΊΣΥΦΟΣ\n",
+}
+
+Ask = Callable[..., Found]
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    root = tmp_path_factory.mktemp("vault")
+    for path, text in NOTES.items():
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_text(text)
+    with Vault(root) as vault, Index(vault, tmp_path_factory.mktemp("cache")) as index:
+        index.refresh()
+        yield lambda query, limit=10: search(index, query, limit)
+
+
+def paths(found: Found) -> list[str]:
+    return [hit.path for hit in found.hits]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("superset", ["Programming/TypeScript Basics.md"]),
+        ("SUPERSET", ["Programming/TypeScript Basics.md"]),
+        ("typed superset", ["Programming/TypeScript Basics.md"]),
+        ("superset typed", ["Programming/TypeScript Basics.md"]),
+        ('"typed superset"', ["Programming/TypeScript Basics.md"]),
+        ('"superset typed"', []),
+        ("snake", ["Programming/Python.md"]),
+        ("zoe cafe", ["Journal/2024-05-01.md"]),
+        ("Zoë CAFÉ", ["Journal/2024-05-01.md"]),
+        ("simm", ["Recipes/Soup.md"]),
+        ("celery onions", ["Recipes/Soup.md"]),
+        ("recipes onions", ["Recipes/Soup.md"]),
+        ("Soup celery", ["Recipes/Soup.md"]),
+        ("日本", ["日本語.md"]),
+        ("東京", ["日本語.md"]),
+        ("首", ["日本語.md"]),
+        ("ラーメン", ["日本語.md"]),
+        ("京日", []),
+        ("ไทย", ["ไทย.md"]),
+        ("วรรณ", ["ไทย.md"]),
+        ("한국", ["한국.md"]),
+        ("국어", ["한국.md"]),
+        ("C++", ["Programming/Cpp.md"]),
+        ("c#", ["Programming/Cpp.md"]),
+        ("->", ["Programming/Cpp.md"]),
+        ("🎉", ["Journal/2024-05-01.md"]),
+        ("foo_bar", ["Programming/Cpp.md"]),
+        ("🤖", ["robots.md"]),
+        ("party", ["robots.md"]),
+        ("robot🤖", ["robots.md"]),
+        ("zitat", ["robots.md"]),
+        ("STRAßE", ["robots.md"]),
+        ("σίσυφος", ["robots.md"]),
+        ("node.js", ["Programming/Cpp.md"]),
+        ("#work/gateway", ["Journal/2024-05-02.md"]),
+        ("tag:work", ["Journal/2024-05-02.md"]),
+        ("tag:lang gateway", ["Programming/Python.md"]),
+        ("path:journal gateway", ["Journal/2024-05-02.md", "Journal/2024-05-01.md"]),
+        ("gateway -running -path:txt -python", ["Journal/2024-05-01.md"]),
+        ("onions OR superset", ["Programming/TypeScript Basics.md", "Recipes/Soup.md"]),
+        ("script", ["Programming/TypeScript Basics.md"]),
+        ("zzyzx", []),
+        ("zzyzx qwrtp", []),
+        ("?!", []),
+        ("", []),
+        ("   ", []),
+        ('"', []),
+        ("-gateway", []),
+    ],
+)
+def test_a_query_finds(ask: Ask, query: str, expected: list[str]) -> None:
+    assert sorted(paths(ask(query))) == sorted(expected)
+
+
+def test_a_title_counts_more_than_a_text(ask: Ask) -> None:
+    assert paths(ask("gateway"))[0] == "gateway notes.txt"
+    assert paths(ask("typescript"))[0] == "Programming/TypeScript Basics.md"
+
+
+def test_the_best_comes_first_with_scores_between_nought_and_one_that_only_fall(ask: Ask) -> None:
+    scores = [hit.score for hit in ask("gateway").hits]
+    assert len(scores) == 4
+    assert all(0 <= score <= 1 for score in scores)
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+
+
+def test_matches_is_the_true_number_of_hits(ask: Ask) -> None:
+    counted = {hit.path: hit.matches for hit in ask("gateway").hits}
+    assert counted == {"Journal/2024-05-02.md": 3, "Journal/2024-05-01.md": 1, "Programming/Python.md": 2, "gateway notes.txt": 1}
+    assert ask("filler").hits[0].matches == 120
+    assert ask('"the gateway is"').hits[0].matches == 2
+    assert ask("日本").hits[0].matches == 2
+
+
+def test_the_preview_is_about_two_hundred_characters_around_the_match(ask: Ask) -> None:
+    hit = ask("needle").hits[0]
+    assert "the needle lies here" in hit.preview
+    assert hit.preview.startswith("...") and hit.preview.endswith("...")
+    assert 150 <= len(hit.preview) <= 210
+    assert ask("celery").hits[0].preview == "carrots and celery"
+
+
+def test_a_hit_says_where_it_stands(ask: Ask) -> None:
+    hit = ask("compiler").hits[0]
+    assert (hit.headings, hit.line, hit.first_line, hit.last_line) == (("TypeScript", "Tooling"), 7, 5, 7)
+    assert (hit.basename, hit.title, hit.fields) == ("TypeScript Basics", "TypeScript Basics", ("body",))
+    assert NOTES[hit.path].split("\n")[hit.line - 1] == "The compiler is called tsc."
+    snake = ask("snake").hits[0]
+    assert "aliases" in snake.fields and snake.tags == ("lang/python",)
+
+
+def test_words_in_different_chunks_of_a_note_are_found_together(ask: Ask) -> None:
+    found = ask("carrots simmer")
+    assert paths(found) == ["Recipes/Soup.md"] and not found.relaxed
+
+
+def test_when_no_note_has_all_the_words_those_with_any_are_shown_and_it_says_so(ask: Ask) -> None:
+    found = ask("superset onions unheard")
+    assert found.relaxed and set(paths(found)) == {"Programming/TypeScript Basics.md", "Recipes/Soup.md"}
+    assert not ask("superset").relaxed and not ask("zzyzx qwrtp").relaxed
+
+
+def test_the_limit_holds_and_more_are_told(ask: Ask) -> None:
+    found = ask("gateway", 2)
+    assert len(found.hits) == 2 and found.truncated and found.total == 4
+    assert not ask("gateway", 4).truncated
+    assert paths(ask("gateway", 0)) == paths(ask("gateway", 1))
+    assert paths(ask("gateway", 10**9)) == paths(ask("gateway", 50))
+
+
+def test_the_same_query_is_answered_the_same(ask: Ask) -> None:
+    for query in ("gateway", "the", "a OR the", "superset onions unheard"):
+        assert ask(query).hits == ask(query).hits
+
+
+def test_equal_notes_are_ordered_by_path(tmp_path: Path) -> None:
+    (tmp_path / "vault").mkdir()
+    for name in ("c", "a", "b"):
+        (tmp_path / "vault" / f"{name}.md").write_text("same words here")
+    with Vault(tmp_path / "vault") as vault, Index(vault, tmp_path / "cache") as index:
+        index.refresh()
+        assert paths(search(index, "same")) == ["a.md", "b.md", "c.md"]
+
+
+def test_a_word_that_is_everywhere_is_answered_from_titles_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolwire.vault.search.MOST_ROWS", 20)
+    (tmp_path / "vault").mkdir()
+    for number in range(100):
+        (tmp_path / "vault" / f"n{number}.md").write_text("common words")
+    (tmp_path / "vault" / "z common.md").write_text("nothing")
+    with Vault(tmp_path / "vault") as vault, Index(vault, tmp_path / "cache") as index:
+        index.refresh()
+        found = search(index, "common", 5)
+        assert found.hits[0].path == "z common.md" and len(found.hits) == 5 and found.truncated
+        assert not search(index, "common absent", 5).hits[0].path.endswith(".txt")
+
+
+# --- what holds for any query -----------------------------------------------------------------------------------------------------------------------
+
+PIECES = [*"ab \"-*()^:+#{}[]/\\'~.,;ORANDNT日é🎉\0\n\ud800", "tag:", "path:", " OR ", "NEAR(", "gateway", " the "]
+QUERIES = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+@given(QUERIES)
+def test_any_text_is_a_query(ask: Ask, query: str) -> None:
+    found = ask(query)
+    assert len(found.hits) <= 10
+    assert all(hit.matches >= 1 and hit.first_line <= hit.line <= hit.last_line for hit in found.hits)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_as_a_query(text: str) -> None:
+    query = parse_query(text)
+    assert all(term.words or term.literal for term in query.terms)
+
+
+LETTERS = st.one_of(st.characters(max_codepoint=0x24F), st.sampled_from("日本ラ한ไทยКирЁλΣςßſǠ🎉🤖🫠€„“’—·Ა"))
+
+
+@given(st.text(LETTERS, max_size=40))
+def test_words_are_those_of_the_full_text_index(text: str) -> None:
+    text = composed(text.replace("\0", " "))
+    with sqlite3.connect(":memory:") as connection:
+        connection.execute("""CREATE VIRTUAL TABLE words USING fts5 (body, tokenize="unicode61 remove_diacritics 2")""")
+        connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, instance)")
+        connection.execute("INSERT INTO words VALUES (?)", (indexed(text),))
+        found = [term for (term,) in connection.execute("SELECT term FROM vocabulary ORDER BY offset")]
+    connection.close()
+    assert tokens(folded(text)) == found
+    assert len(folded(text)) == len(text)
