@@ -82,6 +82,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+    (tmp_path / "toolwire.toml").write_text('[models.demo]\nbackend = "scripted"\n')
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path) as child:
         port = ready_port(child)
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
