@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.xdist_group("local"), pytest.mark.timeout(300)]
 def request() -> str:
     """The README's block, as a person pastes it."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text("utf-8"))
-    return next(block for block in blocks if '"model": "local"' in block)
+    return str(next(block for block in blocks if '"model": "local"' in block))
 
 
 @pytest.fixture
