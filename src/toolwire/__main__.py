@@ -62,7 +62,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         from toolwire.config import print_config
 
-        print(print_config(settings), end="")
+        print(print_config(_discovered(settings)), end="")
         return 0
     configure_logging(arguments.log_level)
     first_run = settings.models is DEFAULT_MODELS

@@ -79,6 +79,8 @@ WEATHER = {
     },
 }
 
+pytestmark = pytest.mark.xdist_group("local")  # one copy of the model, and no two that fight for the cores
+
 
 def missing(what: str) -> None:
     if os.environ.get("CI") == "true":
