@@ -1,4 +1,7 @@
-"""The bounds of numbers in a JSON schema, exact, and never without an end. Pure; standard library only."""
+"""The bounds of numbers in a JSON schema, exact, and never without an end. Pure; standard library only.
+
+A multiple that must be below zero is one of a list, since llguidance knows none.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import Any
 LARGEST = 10**15 - 1
 """What every reader of JSON keeps exactly."""
 FINEST = Fraction(1, 10**6)
+MOST_LISTED = 64
+"""So many numbers are named one by one where a grammar can not say them otherwise."""
 
 
 class Numbers:
@@ -32,6 +37,8 @@ class Numbers:
         low, high = self._multiples(Fraction(step))
         if low > high:
             return None
+        if high < 0 and step > 1:
+            return _listed(low, high, Fraction(step))
         return {"type": "integer", "minimum": low * step, "maximum": high * step, **({"multipleOf": step} if step > 1 else {})}
 
     def any(self, portable: bool) -> dict[str, Any] | None:
@@ -42,6 +49,8 @@ class Numbers:
         empty = self.low > self.high or (self.low == self.high and (self.open_low or self.open_high))
         if empty:
             return None
+        if low <= high < 0 and not portable:
+            return _listed(low, high, step)
         out: dict[str, Any] = {"type": "number"}
         out["exclusiveMinimum" if self.open_low else "minimum"] = _plain(self.low)
         out["exclusiveMaximum" if self.open_high else "maximum"] = _plain(self.high)
@@ -53,6 +62,13 @@ class Numbers:
         """The first and the last multiple of the step within the bounds."""
         low, high = math.ceil(self.low / step), math.floor(self.high / step)
         return low + (self.open_low and low * step == self.low), high - (self.open_high and high * step == self.high)
+
+
+def _listed(low: int, high: int, step: Fraction) -> dict[str, Any]:
+    """Multiples of a step, all of them or some from one end to the other. llguidance finds no multiple below zero, and then holds nothing at all."""
+    count = min(high - low + 1, MOST_LISTED)
+    places = {low + (high - low) * place // max(1, count - 1) for place in range(count)}
+    return {"enum": [_plain(place * step) for place in sorted(places, reverse=True)]}
 
 
 def _fraction(value: Any) -> Fraction | None:
