@@ -196,6 +196,8 @@ class Turn:
     """Dispositions that decode itself decided, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Request fields as the client wrote them that a Responses object repeats (tools, tool_choice, text, reasoning, truncation, …)."""
+    caller: str = ""
+    """Whose request it is: what an agent keeps of one caller's conversation is not another's."""
     constraint: Constraint | None = None
     """Set by the plan, for backends that can hold their decoder to it."""
 

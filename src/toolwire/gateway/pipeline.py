@@ -73,6 +73,7 @@ class Gateway:
         await self.catalog.close()
 
     async def ready(self) -> bool:
+        self.catalog.listed()  # a server that was not there at the start is looked for again, also where nobody lists its models
         if any(self.catalog.listed_of(id) for id in self.catalog.sources):
             return True
         for backend in self.catalog.all():
@@ -87,7 +88,7 @@ class Gateway:
         run = Run(self, api, caller)
         try:
             body = await self._with_references(api, request_body.parse(raw), caller)
-            run.turn = turn = await self._decode(api, body, caller)
+            run.turn = turn = replace(await self._decode(api, body, caller), caller=caller.key_id)
             turn, backend = self._backend(turn)
             run.turn = turn
             await backend.prepare()

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from toolwire.backends.acp import AcpBackend, AcpOptions, inspect
+from toolwire.backends.acp.launch import Launch
 from toolwire.backends.acp.place import PREFIX, Place
+from toolwire.backends.acp.process import AgentProcess
 
 Agent = Callable[..., AcpBackend]
 Talks = Callable[..., Any]
@@ -200,3 +202,18 @@ async def test_a_backend_that_closes_while_agents_start_leaves_none_behind(agent
     assert not any(session.alive for session in sessions)
     failure = await talk(backend).failure("Hello.")
     assert (failure.kind, failure.message) == ("backend_unavailable", "The gateway is closing.")
+
+
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_process_and_no_pipe() -> None:
+    before = len(os.listdir("/dev/fd"))
+    for moments in range(1, 8):
+        process = AgentProcess(Launch(("/bin/sleep", "100"), {}, {}, frozenset()), "sleep")
+        starting = asyncio.ensure_future(process.start("/"))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await process.end()
+    async with asyncio.timeout(10):
+        while len(os.listdir("/dev/fd")) != before:
+            await asyncio.sleep(0.02)

@@ -83,6 +83,26 @@ async def test_a_result_that_lost_its_park_is_told_to_a_fresh_agent(agent: Agent
     assert second.kind == "replayed" and "sunny" in log.prompts()[-1]
 
 
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(agent: Agent, talk: Talks, table: Any, log: Any) -> None:
+    backend = agent([{"call": "get_weather", "arguments": {}}, {"say": "A cat."}])
+    client = talk(backend)
+    await client.say([{"type": "text", "text": "What is it?"}, PICTURE])
+    table.serve(backend)  # a gateway that knows nothing of the park
+    assert (await client.answer("x")).kind == "replayed"
+    assert [[part["type"] for part in sent["prompt"]] for sent in log.sent("session/prompt")] == [["image", "text"]] * 2
+
+
+async def test_an_agent_that_takes_no_images_is_told_of_old_ones_in_words_and_refuses_new_ones(agent: Agent, talk: Talks, log: Any) -> None:
+    backend = agent([{"say": "Fine."}], script={"initialize": {"agentCapabilities": {"mcpCapabilities": {"http": True}}}})
+    client = talk(backend)
+    client.items = [{"role": "user", "content": [PICTURE]}, {"role": "assistant", "content": "A cat."}]
+    assert (await client.say("And?")).text == "Fine." and "[image]" in log.prompts()[0]
+    assert (await talk(backend).failure([PICTURE])).kind == "unsupported_value"
+
+
 async def test_read_then_write_in_one_run(agent: Agent, talk: Talks) -> None:
     steps = [{"call": "read", "arguments": {"filePath": "README.md"}}, {"call": "write", "arguments": {"content": "{result}!"}}, {"say": "{result}"}]
     client = talk(agent(steps))
@@ -187,6 +207,16 @@ async def test_only_the_clients_own_tools_are_permitted(agent: Agent, talk: Talk
     assert [answer["result"]["outcome"] for answer in log.answers()] == [outcome]
 
 
+@pytest.mark.parametrize(
+    ("title", "option"), [("get_weather", "allow_once"), ("bash", "reject_once"), ("Read", "reject_once"), ("client_bash", "allow_once")]
+)
+async def test_a_clients_tool_is_no_permission_for_an_agents_own_of_the_same_name(
+    agent: Agent, talk: Talks, log: Any, title: str, option: str
+) -> None:
+    await talk(agent([_permission(title, None), {"say": "done"}], profile="other"), tools=("get_weather", "bash", "Read")).say("Go.")
+    assert log.answers()[0]["result"]["outcome"]["optionId"] == option
+
+
 async def test_a_title_that_a_model_shaped_does_not_open_a_door(agent: Agent, talk: Talks, log: Any) -> None:
     """The call was announced as something else before permission is asked under a client's name."""
     announced = {"sessionUpdate": "tool_call", "toolCallId": "p1", "title": "rm -rf /", "kind": "execute"}
@@ -228,6 +258,15 @@ async def test_what_no_tool_of_the_clients_does_gets_an_error_at_once(agent: Age
     error = log.answers()[0]["error"]
     assert error["code"] in (-32601, -32603) and ("not available" in error["message"] or "no such terminal" in error["message"])
     assert log.sent("initialize")[0]["clientCapabilities"] == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+
+
+@pytest.mark.parametrize("params", [{"command": "ls", "args": 5}, {"command": "ls", "env": ["x"]}, {"args": ["x"]}])
+async def test_a_request_that_makes_no_sense_gets_an_error_and_no_noise_in_the_log(
+    agent: Agent, talk: Talks, log: Any, params: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = talk(agent([{"ask": "terminal/create", "params": params}, {"say": "done"}]))
+    assert (await client.say("Go.")).text == "done"
+    assert log.answers()[0]["error"]["code"] == -32603 and "Traceback" not in caplog.text
 
 
 async def test_a_write_that_failed_at_the_client_is_an_error_for_the_agent(agent: Agent, talk: Talks, log: Any) -> None:

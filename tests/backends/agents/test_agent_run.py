@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
+from toolwire.backends.agents import run as agent_run
 from toolwire.backends.agents.history import entries, fingerprint, fresh_prompt, known_part, next_prompt
 from toolwire.backends.agents.idle import Idle
 from toolwire.backends.agents.run import AgentRun
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Usage
-from toolwire.turn import Call, Item, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Work = Callable[[AgentRun], Awaitable[None]]
 
@@ -92,6 +94,21 @@ async def test_calls_made_together_go_out_together_in_the_order_of_their_places(
     await run.answer({"a": result("a", "1"), "b": result("b", "2")})
     assert run.told[-2:] == [("result", "1"), ("result", "2")]
     await run.cancel()
+
+
+async def test_a_client_that_wants_one_call_at_a_time_gets_them_one_after_the_other_in_the_same_run() -> None:
+    async def work(run: AgentRun) -> None:
+        found = await asyncio.gather(run.call("write", "{}", "b", place=2), run.call("look", "{}", "a", place=1))
+        run.text(" ".join(str(one.parts) for one in found))
+
+    run = made(work, replace(turn(), parallel=False))
+    assert calls(await segment(run)) == ["look"] and run.pending == ("a",)
+    await run.answer({"a": result("a", "first")})
+    assert calls(await segment(run)) == ["write"] and run.pending == ("b",)
+    await run.answer({"b": result("b", "second")})
+    answer = said(await segment(run))
+    assert "first" in answer and "second" in answer
+    assert [entry[0] for entry in run.told] == ["user", "call", "result", "call", "result", "assistant"]
 
 
 async def test_a_call_that_comes_while_another_is_parked_waits_for_the_next_response() -> None:
@@ -214,6 +231,47 @@ async def test_silence_of_an_agent_is_a_timeout_and_signs_of_life_are_not_silenc
     assert said(await segment(made(slow, timeout_s=0.4))) == "there"
 
 
+@pytest.mark.parametrize("noise", [lambda run: run.alive(), lambda run: run.thought("hm ")], ids=["signs of life", "thoughts"])
+async def test_an_agent_that_never_falls_silent_does_not_hold_its_calls_back(
+    noise: Callable[[AgentRun], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_run, "LONGEST_SETTLE_S", 0.2)
+
+    async def work(run: AgentRun) -> None:
+        calling = asyncio.ensure_future(run.call("look", "{}", "c1"))
+        while not calling.done():
+            noise(run)
+            await asyncio.sleep(0)
+
+    run = made(work)
+    events = await segment(run)
+    assert calls(events) == ["look"] and events[-1] == Finish("tool_calls") and run.pending == ("c1",)
+    await run.cancel()
+
+
+async def test_what_nobody_reads_is_bounded_and_the_run_ends_with_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_run, "UNREAD_LIMIT", 10_000)
+    flooded = asyncio.Event()
+
+    async def work(run: AgentRun) -> None:
+        calling = asyncio.ensure_future(run.call("look", "{}", "c1"))
+        await told.wait()
+        for _ in range(1000):
+            run.text("x" * 100)
+        flooded.set()
+        await calling
+
+    told = asyncio.Event()
+    run = made(work)
+    await segment(run)
+    told.set()
+    await flooded.wait()
+    await run.answer({"c1": result("c1", "sunny")})
+    events = await segment(run)
+    assert 0 < len(said(events)) <= 10_000 and "read" in failure(events).message and run.failed
+    await run.cancel()
+
+
 async def test_what_the_work_raises_is_the_failure_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
     async def known(run: AgentRun) -> None:
         raise ToolwireError("rate_limit", "slowly", retry_after_s=3)
@@ -303,6 +361,20 @@ async def test_what_a_run_told_is_known_again_in_the_clients_next_request() -> N
     edited = turn(user("weather now?"), *history[1:], user("and tomorrow?"))
     assert fingerprint(asked, run.told) != fingerprint(edited, known_part(edited))
     assert entries(history) == run.told
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (ImagePart("data:image/png;base64,AAAA"), ImagePart("data:image/png;base64,BBBB")),
+        (OtherPart("file", {"file_id": "a"}), OtherPart("file", {"file_id": "b"})),
+    ],
+)
+def test_conversations_about_other_images_or_files_are_other_conversations(parts: tuple[Part, Part]) -> None:
+    one, other = (turn(Message("user", (TextPart("What is it?"), part)), assistant("A cat."), user("And its colour?")) for part in parts)
+    assert fingerprint(one, known_part(one)) != fingerprint(other, known_part(other))
+    again = turn(*one.items)
+    assert fingerprint(one, known_part(one)) == fingerprint(again, known_part(again))
 
 
 async def test_a_long_answer_in_small_pieces_costs_no_more_per_piece_than_a_short_one() -> None:

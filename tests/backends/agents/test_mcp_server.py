@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -129,7 +130,7 @@ async def test_calls_that_wait_when_the_server_goes_are_given_up(server: ToolSer
 # --- by hand ----------------------------------------------------------------------------------------------------------------------------------------
 
 
-def _call(name: str, arguments: Any) -> dict[str, Any]:
+def _call(name: Any, arguments: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
 
 
@@ -183,6 +184,8 @@ async def test_another_path_is_not_found(server: ToolServer) -> None:
         ({"jsonrpc": "2.0", "id": 1, "method": "resources/list"}, 200, -32601),
         (_call("no_such_tool", {}), 200, -32602),
         (_call("get_weather", [1]), 200, -32602),
+        (_call(["get_weather"], {}), 200, -32602),
+        (json.dumps(_call("get_weather", {"city": float("nan")})).encode(), 400, -32700),
     ],
 )
 async def test_what_is_no_fair_request_gets_a_clear_error(server: ToolServer, message: Any, status: int, code: int) -> None:
@@ -220,6 +223,22 @@ async def test_the_server_is_on_loopback_only(server: ToolServer) -> None:
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     with socket.socket() as other:
         other.bind(("127.0.0.2", port))  # would be taken if the server listened on every address
+
+
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_socket() -> None:
+    async def call(name: str, arguments: dict[str, Any]) -> list[Part]:
+        raise AssertionError
+
+    before = len(os.listdir("/dev/fd"))
+    for moments in range(1, 8):
+        server = ToolServer([], call)
+        starting = asyncio.ensure_future(server.start())
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await server.close()
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_results_keep_their_images() -> None:

@@ -180,6 +180,36 @@ async def test_images_travel_with_the_question_and_with_results(table: Any, judg
     assert text_of("chat", second).split() == ["see", "image/png"]
 
 
+async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge) -> None:
+    bridge.play([PARIS, {"text": "A cat."}])
+    backend = make()
+    table.serve(backend)
+    request = ask("chat")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    request["messages"][-1] = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}
+    first, _ = await send(table, judge, "chat", request, False)
+    table.serve(backend)  # a gateway that knows nothing of the park
+    _, kind = await send(table, judge, "chat", follow_up("chat", request, first, "x"), False)
+    told = bridge.bodies("Send")[-1]["message"]
+    assert kind == "replayed" and "[image]" in told["text"]
+    assert told["images"] == [{"data": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}}]
+
+
+async def test_the_agent_that_saw_another_image_is_not_asked(table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge) -> None:
+    bridge.play([{"text": "A cat."}])
+    backend = make()
+    table.serve(backend)
+    for data in ("iVBORw0KGgo=", "iVBORw0KGgp="):
+        request = ask("chat")
+        content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}]
+        request["messages"][-1] = {"role": "user", "content": content}
+        if data.endswith("o="):
+            first, _ = await send(table, judge, "chat", request, False)
+            await until(lambda: backend.idle == 1)
+    await send(table, judge, "chat", next_question("chat", request, first, "And its colour?"), False)
+    assert len(bridge.bodies("CreateAgent")) == 2 and bridge.bodies("Send")[-1]["message"]["images"][0]["data"]["data"] == "iVBORw0KGgp="
+
+
 # --- sessions --------------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +248,20 @@ async def test_another_history_or_other_tools_get_a_fresh_agent_that_is_told_eve
     assert len(bridge.bodies("CreateAgent")) == 3
     told = bridge.bodies("Send")[1]["message"]["text"]
     assert [words in told for words in ("Be kind.", "User: Weather now?", "Assistant: One.", "User: And two?")] == [True] * 4
+
+
+async def test_the_agent_of_one_key_is_not_anothers(table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge) -> None:
+    bridge.play([{"text": "One."}])
+    backend = make()
+    table.serve(backend)
+    request = ask("chat")
+    first = await table.body("chat", request, key_id="one")
+    await until(lambda: backend.idle == 1)
+    following = next_question("chat", request, first, "And two?")
+    await table.body("chat", following, key_id="other")
+    assert len(bridge.bodies("CreateAgent")) == 2
+    await table.body("chat", following, key_id="one")
+    assert len(bridge.bodies("CreateAgent")) == 2 and bridge.bodies("Send")[-1]["message"]["text"] == "And two?"
 
 
 async def test_an_agent_that_the_bridge_forgot_is_replaced_within_the_same_request(

@@ -21,8 +21,9 @@ import pytest
 from toolwire.backends.base import Batch
 from toolwire.backends.cursor import CursorBackend, inspect
 from toolwire.backends.cursor.home import PREFIX, sweep
+from toolwire.backends.cursor.process import Process
 from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure, Finish, Text
+from toolwire.events import CallBegin, Event, Failure, Finish, Text
 from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CursorBackend]
@@ -160,6 +161,7 @@ async def test_agents_that_wait_on_a_dead_bridge_are_not_asked(make: Make, launc
     history = (*TURN.items, Message("assistant", (TextPart("One."),)), Message("user", (TextPart("and?"),)))
     assert said(await gather(backend.run(Turn("chat", "m", history, tools=TURN.tools, tool_choice=TURN.tool_choice)))) == "One."
     assert len(launcher.bodies("CreateAgent")) == 2
+    await until(lambda: len(backend.bridge.agents) == 1)
 
 
 async def test_a_parked_run_whose_bridge_died_fails_when_it_is_resumed(make: Make, launcher: Any) -> None:
@@ -272,3 +274,48 @@ async def test_closing_twice_and_asking_afterwards_is_clear(make: Make, launcher
     await backend.close()
     with pytest.raises(ToolwireError, match="closing"):
         await bridge.line()
+    events = await gather(backend.run(TURN))
+    assert len(events) == 1 and isinstance(events[0], Failure) and "closing" in events[0].message
+    assert not folders()
+
+
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_folder() -> None:
+    for moments in range(1, 8):
+        process = Process("/bin/true", {"PATH": "/bin:/usr/bin"})
+        starting = asyncio.ensure_future(process.start(5))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        assert not folders()
+
+
+async def test_a_first_turn_that_is_cancelled_at_any_moment_does_not_cost_the_next_ones_their_tools(make: Make, bridge: Any) -> None:
+    for moments in range(1, 12):
+        bridge.play([{"call": "look", "args": {}}])
+        backend = make()
+        first = backend.open(TURN)
+        reading = asyncio.ensure_future(gather(first.segment()))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await first.cancel()
+        second = backend.open(TURN)
+        assert [event.name for event in await gather(second.segment()) if isinstance(event, CallBegin)] == ["look"]
+        await second.cancel()
+        await backend.close()
+
+
+async def test_an_agent_whose_run_was_stopped_does_not_wait_for_a_next_turn(make: Make, bridge: Any) -> None:
+    """It went on after the client was told of the failure: nobody knows what it believes."""
+    bridge.play([{"call": "look", "args": {}}, {"call": "look", "args": {}}, {"text": "Done."}])
+    backend = make(repeats=1)
+    run = backend.open(TURN)
+    await gather(run.segment())
+    await run.answer({id: Result(id, (TextPart("x"),)) for id in run.pending})
+    assert isinstance((await gather(run.segment()))[-1], Failure)
+    await until(lambda: run.finished)
+    assert backend.idle == 0
+    await until(lambda: not bridge.agents)
+    await run.cancel()

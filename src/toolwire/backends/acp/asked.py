@@ -91,7 +91,10 @@ class Asked:
         return back
 
     def _meant(self, kind: str, params: Params) -> tuple[NativeCall, AgentRun]:
-        return translate(kind, params, self._declared), self._running()
+        try:
+            return translate(kind, params, self._declared), self._running()
+        except (AttributeError, TypeError):  # of what the agent sent
+            raise Refused(f"The parameters of {kind} are not as the protocol has them.") from None
 
     async def _read_file(self, params: Params) -> Json:
         return await self._call(*self._meant("fs/read_text_file", params))

@@ -16,7 +16,7 @@ from toolwire.backends.agents.idle import Idle
 from toolwire.backends.agents.run import AgentRun
 from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
 from toolwire.errors import ToolwireError
-from toolwire.turn import ImagePart, Turn
+from toolwire.turn import ImagePart, Item, Turn
 
 CAPABILITIES = Capabilities(tools=True, tool_choice=True, parallel=True, images=True, image_urls=False, reasoning=True)
 MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
@@ -135,7 +135,7 @@ class _Job:
         if run.lacks_call and not session.saw_tools:
             words = f"{backend.profile.title} did not look at the client's tools: it seems to ignore the MCP servers of a session."
             raise ToolwireError("no_tool_call", words, param="tool_choice")
-        if run.lacks_call or not session.alive:
+        if run.lacks_call or run.failed or not session.alive:
             await backend.let_go(session)
         else:
             await backend.keep(turn, run, session)
@@ -146,14 +146,14 @@ class _Job:
         self._session = session = await self._backend.waiting(turn)
         if session is not None:
             try:
-                run.reason = await session.prompt(run, _blocks(turn, session, history.next_prompt(turn)))
+                run.reason = await session.prompt(run, _blocks(history.news(turn.items), turn, session, history.next_prompt(turn)))
                 return session
             except ToolwireError:
                 if session.alive or run.called or len(run.told) != known:
                     raise
                 await self._backend.let_go(session)
         self._session = session = await self._backend.fresh(turn, run)
-        run.reason = await session.prompt(run, _blocks(turn, session, history.fresh_prompt(turn)))
+        run.reason = await session.prompt(run, _blocks(turn.items, turn, session, history.fresh_prompt(turn)))
         return session
 
     async def stop(self) -> None:
@@ -161,10 +161,13 @@ class _Job:
             await self._backend.let_go(self._session)
 
 
-def _blocks(turn: Turn, session: Any, told: str) -> list[Mapping[str, Any]]:
-    found = history.images(turn)
+def _blocks(items: Sequence[Item], turn: Turn, session: Any, told: str) -> list[Mapping[str, Any]]:
+    """What the agent is told: the text, and the images of `items`. One that takes no images goes without those that were answered before."""
+    found = history.images(items)
     if found and not session.takes_images():
-        raise ToolwireError("unsupported_value", "This agent takes no images.")
+        if history.images(history.news(turn.items)):
+            raise ToolwireError("unsupported_value", "This agent takes no images.")
+        found = []
     return [*(block for image in found if (block := _block(image)) is not None), {"type": "text", "text": told}]
 
 

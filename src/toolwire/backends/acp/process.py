@@ -52,18 +52,19 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
     async def start(self, cwd: str) -> None:
         loop = asyncio.get_running_loop()
-        theirs, ours = os.pipe()
+        theirs, self._guard = os.pipe()
         try:
             words = ("/bin/sh", "-c", GUARD, f"/dev/fd/{theirs}", *self._launch.command)
             transport, _ = await loop.subprocess_exec(
                 lambda: self, *words, env=dict(self._launch.env), cwd=cwd, start_new_session=True, pass_fds=(theirs,)
             )
-        except OSError as error:
-            os.close(ours)
+        except BaseException as error:
+            self._release()
+            if not isinstance(error, OSError):
+                raise
             raise ToolwireError("backend_unavailable", f"{self._title} could not be started: {error.strerror or error}") from error
         finally:
             os.close(theirs)
-        self._guard = ours
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, Turn
 
@@ -29,9 +31,9 @@ def words(parts: Iterable[Part]) -> str:
     return "\n".join(out)
 
 
-def images(turn: Turn) -> list[ImagePart]:
-    """The images of what is to be answered now."""
-    return [part for item in news(turn.items) if isinstance(item, Message | Result) for part in item.parts if isinstance(part, ImagePart)]
+def images(items: Iterable[Item]) -> list[ImagePart]:
+    """The images of a conversation, or of a part of it, in the order in which `words` names them."""
+    return [part for item in items if isinstance(item, Message | Result) for part in item.parts if isinstance(part, ImagePart)]
 
 
 def news(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -109,11 +111,11 @@ def entries(items: Iterable[Item]) -> list[Entry]:
     out: list[Entry] = []
     for item in items:
         if isinstance(item, Message):
-            add(out, "system" if item.role == "developer" else item.role, words(item.parts))
+            add(out, "system" if item.role == "developer" else item.role, content(item.parts))
         elif isinstance(item, Call):
             out.append(("call", item.name, _canonical(item.arguments)))
         elif isinstance(item, Result):
-            out.append(("result", words(item.parts)))
+            out.append(result_entry(item))
     return out
 
 
@@ -125,6 +127,15 @@ def add(entries: list[Entry], role: str, said: str) -> None:
         entries[-1] = (role, entries[-1][1] + "\n" + said)
     else:
         entries.append((role, said))
+
+
+def content(parts: Iterable[Part]) -> str:
+    """Like `words`, but two images are one only where they are the same."""
+    return "\n".join(part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts)
+
+
+def result_entry(result: Result) -> Entry:
+    return ("result", content(result.parts))
 
 
 def call_entry(name: str, arguments: str) -> Entry:
@@ -139,11 +150,14 @@ def _canonical(arguments: str) -> str:
 
 
 def fingerprint(turn: Turn, told: Sequence[Entry]) -> str:
-    """What a conversation of this turn's kind (same model, instructions, tools, output) is known by."""
+    """What a conversation of this turn's kind (same caller, model, instructions, tools, output) is known by."""
     tools = sorted((tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str)) for tool in turn.offered())
     sampling = (turn.sampling.effort, turn.output.type, turn.output.schema)
-    facts = json.dumps([turn.model, turn.instructions, tools, sampling, list(told)], sort_keys=True, default=str)
-    return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()
+    return _hash([turn.caller, turn.model, turn.instructions, tools, sampling, list(told)])
+
+
+def _hash(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def known_part(turn: Turn) -> list[Entry]:

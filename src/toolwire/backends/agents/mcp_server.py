@@ -91,6 +91,16 @@ class ToolServer:
         return {"Authorization": f"Bearer {self._token}"}
 
     async def start(self) -> None:
+        """A start that is cancelled halfway comes to its end first, and is undone: else its socket would stay."""
+        starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            await asyncio.wait({starting})
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
         app = web.Application(client_max_size=BODY_LIMIT)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -158,11 +168,11 @@ class ToolServer:
 
     async def _tool_call(self, request: web.Request, id: Json, params: dict[str, Json]) -> web.StreamResponse:
         name, arguments = params.get("name"), params.get("arguments")
-        if name not in self._tools:
+        if not isinstance(name, str) or name not in self._tools:
             raise Fault(INVALID_PARAMS, f"Unknown tool: {str(name)[:80]}")
         if arguments is not None and not isinstance(arguments, dict):
             raise Fault(INVALID_PARAMS, "The arguments are not an object.")
-        call = asyncio.ensure_future(self._result(str(name), arguments or {}))
+        call = asyncio.ensure_future(self._result(name, arguments or {}))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         if "text/event-stream" not in request.headers.get("Accept", ""):
@@ -204,7 +214,7 @@ async def _settled(call: asyncio.Future[dict[str, Json]]) -> dict[str, Json]:
 async def _message(request: web.Request) -> dict[str, Json]:
     version = request.headers.get("MCP-Protocol-Version")
     try:
-        message = json.loads(await request.read())
+        message = json.loads(await request.read(), parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise Fault(PARSE_ERROR, "The body is not JSON.") from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
@@ -212,6 +222,10 @@ async def _message(request: web.Request) -> dict[str, Json]:
     if version is not None and version not in VERSIONS and message.get("method") != "initialize":
         raise Fault(UNSUPPORTED_VERSION, "Unsupported protocol version", {"supported": list(VERSIONS), "requested": version[:40]})
     return message
+
+
+def _no_number(word: str) -> Json:
+    raise ValueError(f"{word} is not JSON")  # Python would take it, and it would go out to the client
 
 
 def _params(message: dict[str, Json]) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from toolwire.backends.agents.history import Entry, call_entry, entries, words
+from toolwire.backends.agents.history import Entry, call_entry, entries, result_entry
 from toolwire.backends.base import Batch
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
@@ -22,6 +22,10 @@ from toolwire.turn import Call, Item, Message, Result, TextPart, Turn
 
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
+LONGEST_SETTLE_S = 10.0
+"""So long calls wait at most for an agent that does not fall silent after them."""
+UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
+"""So many characters may wait to be read, where each piece counts for some more."""
 Work = Callable[["AgentRun"], Awaitable[None]]
 
 
@@ -56,6 +60,7 @@ class AgentRun:
         self._timeout_s = timeout_s
         self._task: asyncio.Task[None] | None = None
         self._events: list[Event] = []
+        self._unread = 0
         self._news = asyncio.Event()
         self._asked: list[_Call] = []
         """Calls that the client has not been told yet …"""
@@ -102,6 +107,11 @@ class AgentRun:
         """A call is required, and none was made yet: the agent is worth asking once more."""
         return self._required and not self.called
 
+    @property
+    def failed(self) -> bool:
+        """The run was ended from outside, or for what the agent did: what it says from now on is told to nobody."""
+        return isinstance(self._end, Failure)
+
     def alive(self) -> None:
         """The agent gave a sign of life that says nothing else."""
         self._news.set()
@@ -134,9 +144,13 @@ class AgentRun:
             self._news.set()
 
     def _push(self, event: Event) -> None:
-        if self._end is None:
-            self._events.append(event)
-            self._news.set()
+        if self._end is not None:
+            return
+        self._events.append(event)
+        self._unread += UNREAD_EACH + (len(event.text) if isinstance(event, Text | Thought) else 0)
+        self._news.set()
+        if self._unread > UNREAD_LIMIT:
+            self.fail(Failure("backend", "The agent said more than could wait to be read; the run was stopped."))
 
     async def _drive(self) -> None:
         try:
@@ -169,11 +183,16 @@ class AgentRun:
         if self._task is None:
             self._task = asyncio.ensure_future(self._drive())
         self._index = 0
+        clock = asyncio.get_running_loop().time
+        latest = 0.0
         while True:
-            batch, self._events = self._events, []
+            batch, self._events, self._unread = self._events, [], 0
+            latest = (latest or clock() + LONGEST_SETTLE_S) if self._asked else 0.0
+            overdue = 0.0 < latest < clock()
             if batch:
                 yield batch
-                continue
+                if not overdue:
+                    continue
             if self._end is not None:
                 if self._held:
                     yield [Dropped("retry", self._held)]
@@ -181,7 +200,7 @@ class AgentRun:
                 yield [self._end]
                 return
             waiting = bool(self._asked)
-            heard = await self._heard(self._settle_s if waiting else self._timeout_s)
+            heard = not overdue and await self._heard(self._settle_s if waiting else self._timeout_s)
             self._asked = [asked for asked in self._asked if not asked.answer.done()]  # the agent may have given up on a call
             if self._asked and waiting and not heard:
                 yield self._calls()
@@ -201,15 +220,18 @@ class AgentRun:
         return True
 
     def _calls(self) -> Batch:
+        """All that were made, or the first: a client that wants one call at a time gets the others in its next responses."""
         batch: Batch = []
-        for asked in sorted(self._asked, key=lambda one: one.place):
+        ordered = sorted(self._asked, key=lambda one: one.place)
+        now = len(ordered) if self.turn.parallel else 1
+        for asked in ordered[:now]:
             self._open[asked.id] = asked
             batch += [CallBegin(self._index, asked.name, asked.id)]
             batch += [CallArgs(self._index, asked.arguments)] if asked.arguments else []
             batch += [CallEnd(self._index)]
             self.told.append(call_entry(asked.name, asked.arguments))
             self._index += 1
-        self._asked = []
+        self._asked = ordered[now:]
         return [*batch, Finish("tool_calls")]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
@@ -217,7 +239,7 @@ class AgentRun:
         waiting, self._open = self._open, {}
         for id, asked in waiting.items():
             result = results.get(id) or Result(id, (TextPart("error: the client gave no result for this call"),))
-            self.told.append(("result", words(result.parts)))
+            self.told.append(result_entry(result))
             if not asked.answer.done():
                 asked.answer.set_result(result)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from toolwire.backends.agents.history import demand_again, fingerprint, fresh_prompt, images, known_part, next_prompt
+from toolwire.backends.agents.history import demand_again, fingerprint, fresh_prompt, images, known_part, news, next_prompt
 from toolwire.backends.agents.idle import Idle
 from toolwire.backends.agents.run import AgentRun
 from toolwire.backends.base import Batch, Capabilities, Strategy
@@ -27,6 +27,7 @@ class CursorBackend:
         self.id = id
         self.options = options or CursorOptions()
         self._bridge: Bridge | None = None
+        self._closed = False
         self._idle: Idle[Session] = Idle(_close, self.options.sessions, self.options.idle_s)
 
     @property
@@ -47,10 +48,16 @@ class CursorBackend:
     @property
     def bridge(self) -> Bridge:
         """The bridge, which is not started before it is asked something."""
+        if self._closed:
+            raise ToolwireError("backend_unavailable", "The gateway is closing.")
         if self._bridge is None:
             where = find_bridge(self.options, os.environ)
             self._bridge = share(where, self.options.start_timeout_s, self.options.request_timeout_s)
         return self._bridge
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def idle(self) -> int:
@@ -68,6 +75,7 @@ class CursorBackend:
         return True
 
     async def close(self) -> None:
+        self._closed = True
         await self._idle.close()
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
@@ -92,7 +100,10 @@ class CursorBackend:
         """The agent that has been through this conversation; from now on it is the caller's."""
         known = known_part(turn)
         session = self._idle.take(fingerprint(turn, known)) if known else None
-        return session if session is not None and session.alive else None
+        if session is not None and not session.alive:
+            self.bridge.later(session.close())
+            return None
+        return session
 
     async def fresh(self, turn: Turn) -> Session:
         bridge = self.bridge
@@ -115,17 +126,17 @@ class _Talk:
         self._session = self._backend.waiting(turn)
         if self._session is not None:
             try:
-                await self._session.say(run, next_prompt(turn), images(turn))
+                await self._session.say(run, next_prompt(turn), images(news(turn.items)))
             except Forgotten:
                 await self._session.close()
                 self._session = None
         if self._session is None:
             self._session = await self._backend.fresh(turn)
-            await self._session.say(run, fresh_prompt(turn), images(turn))
+            await self._session.say(run, fresh_prompt(turn), images(turn.items))
         if run.lacks_call:
             await self._session.say(run, demand_again(turn.tool_choice))
         session, self._session = self._session, None
-        if run.lacks_call:
+        if run.lacks_call or run.failed or self._backend.closed:
             await session.close()
         else:
             self._backend.keep(run, session)

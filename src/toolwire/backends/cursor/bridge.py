@@ -119,8 +119,9 @@ class Bridge:
 
     async def _opened(self) -> Line:
         if self._callbacks is None:
-            self._callbacks = CallbackServer(self._called)
-            await self._callbacks.start()
+            callbacks = CallbackServer(self._called)
+            await callbacks.start()
+            self._callbacks = callbacks
         self.starts += 1
         if self.where.url:
             home = Home()

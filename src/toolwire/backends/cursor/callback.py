@@ -5,6 +5,7 @@ Every call is answered. One for a tool of the client's is held open until the cl
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import secrets
@@ -31,6 +32,16 @@ class CallbackServer:
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
 
     async def start(self) -> None:
+        """A start that is cancelled halfway comes to its end first, and is undone: else its socket would stay."""
+        starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            await asyncio.wait({starting})
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/"

@@ -77,8 +77,10 @@ class Process(asyncio.SubprocessProtocol):
                 stdout=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except OSError as error:
+        except BaseException as error:
             await self.close()
+            if not isinstance(error, OSError):
+                raise
             raise ToolwireError("backend_unavailable", f"Cursor's bridge could not be started: {error.strerror or error}") from error
         try:
             async with asyncio.timeout(timeout_s):
@@ -103,7 +105,7 @@ class Process(asyncio.SubprocessProtocol):
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
             return "Cursor's bridge ended."
-        killed = -code if code < 0 else code - 128 if code > 128 else 0  # a launcher tells its child's signal like this
+        killed = -code if code < 0 else code - 128 if 128 < code <= 192 else 0  # a launcher tells its child's signal like this
         return f"Cursor's bridge {f'was killed by signal {killed}' if killed else f'ended with exit status {code}'}.{self.said}"
 
     async def close(self) -> None:
@@ -118,7 +120,8 @@ class Process(asyncio.SubprocessProtocol):
                         await self.gone.wait()
             self._signal(signal.SIGKILL)
             self._transport.close()
-        self._ready.cancel()
+        if not self._ready.cancel() and not self._ready.cancelled():
+            self._ready.exception()  # looked at, whether or not anybody waited for it
         if self.home is not None:
             self.home.remove()
 
