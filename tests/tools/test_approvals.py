@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolwire.errors import ToolwireError
+from toolwire.gateway import store as store_module
 from toolwire.gateway.store import Store
 from toolwire.ids import counting_ids
 from toolwire.testing.notes import Person
@@ -301,3 +306,91 @@ async def test_the_audit_log_tells_every_decision_by_hashes_and_no_contents(appr
     assert [entry["event"] for entry in entries] == ["approved", "denied", "expired"]
     assert entries[0]["arguments_sha256"] == entries[1]["arguments_sha256"] != entries[2]["arguments_sha256"]
     assert "secret-diary" not in str(entries)
+
+
+async def test_whoever_stops_waiting_leaves_a_line_for_each_question(approvals: Approvals) -> None:
+    _, task = await pending(approvals)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [entry["event"] for entry in await approvals.records.audit()] == ["expired"]
+
+
+async def test_a_question_of_a_process_that_is_gone_expires_with_a_line_of_its_own(store: Store) -> None:
+    clock = Clock()
+    approvals = Approvals(store, lifetime_s=60, clock=clock, ids=counting_ids())
+    _, task = await pending(approvals)
+    (kept,) = await approvals.records.listed()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await approvals.records.add([replace(kept, id="appr_left")])
+    clock.now = 2000
+    assert await approvals.pending() == [] == await approvals.pending()
+    assert [entry["approval_id"] for entry in await approvals.records.audit() if entry["event"] == "expired"] == ["appr_left", kept.id]
+
+
+# --- what a decision may not say -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "shown", "decision", "words"),
+    [
+        ("run", folder("A.md"), replace(YES, picked=()), "nothing to pick from"),
+        ("share", PICKS, replace(YES, arguments={}), "has run already"),
+    ],
+)
+async def test_a_yes_that_does_not_fit_its_question_grants_nothing(
+    approvals: Approvals, stage: Stage, shown: Preview, decision: Decision, words: str
+) -> None:
+    task = asyncio.ensure_future(approvals.ask(ASKING, [question(stage=stage, shown=shown)], None))
+    while not (found := await approvals.pending()):
+        await asyncio.sleep(0)
+    with pytest.raises(ToolwireError, match=words):
+        await approvals.decide(found[0].id, found[0].token, decision, by="test")
+    with pytest.raises(ToolwireError, match="does not belong"):
+        await approvals.decide(found[0].id, "tökén", YES, by="test")
+    await approvals.decide(found[0].id, found[0].token, NO, by="test")
+    assert (await task)[0].status == "denied"
+
+
+@pytest.mark.parametrize("scope", ["session", "folder", "tool"])
+async def test_a_grant_is_for_the_vault_and_the_model_that_it_was_given_for(approvals: Approvals, scope: Any) -> None:
+    asking = replace(ASKING, vault="/home/p/work")
+    await asked(approvals, replace(YES, remember=scope, folder="Projects"), shown=folder("Projects/A.md"), asking=asking)
+    assert await covered(approvals, shown=folder("Projects/B.md"), asking=asking)
+    assert not await covered(approvals, shown=folder("Projects/B.md"), asking=replace(asking, vault="/home/p/private"))
+    assert not await covered(approvals, shown=folder("Projects/B.md"), asking=replace(asking, model="a hosted one"))
+
+
+async def test_grants_that_do_not_say_for_which_vault_they_were_given_are_taken_back(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "old.db") as old:
+        for statements in store_module.MIGRATIONS[:3]:
+            for statement in statements:
+                old.execute(statement)
+        old.execute("INSERT INTO grants VALUES ('grant_1', 1, '', 'tool', 'file_read', 'run', '', 'appr_1', NULL)")
+        shown = '{"touched": [], "diff": "", "summary": "", "pick": false}'
+        values = ("appr_1", 1, 2, "", "s", "chat", "m", "file_read", "run", "{}", shown, "t", "denied", 1, "chat", '{"approved": false}')
+        old.execute(f"INSERT INTO approvals VALUES ({', '.join('?' * len(values))})", values)
+        old.execute("PRAGMA user_version = 3")
+    old.close()
+    store = Store(f"sqlite:///{tmp_path}/old.db")
+    try:
+        approvals = Approvals(store)
+        kept = await approvals.records.get("appr_1")
+        assert kept is not None and (kept.vault, kept.decision) == ("", NO)
+        assert await approvals.records.grants() == [] and len(await approvals.records.grants(revoked=True)) == 1
+        assert not await covered(approvals, asking=replace(ASKING, model="m"))
+    finally:
+        await store.close()
+
+
+def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
+    started = threading.Barrier(4)
+
+    def opens(path: str) -> None:
+        started.wait()
+        store_module._open(path).close()
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(40):
+            list(threads.map(opens, [f"{tmp_path}/{number}/toolwire.db"] * 4))

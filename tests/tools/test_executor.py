@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from toolwire.testing.notes import Notes, Person
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCall
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Ran, ToolCall
 from toolwire.tools.executor import CANCELLED, NO_DECISION, Executor, Toolbox
 
 ASKING = Asking("session-1", "model-1", "test")
@@ -232,3 +232,49 @@ async def test_the_tools_are_offered_as_a_chat_request_takes_them(notes: Notes) 
     offered = Toolbox(notes.tools()).definitions()
     assert [one["function"]["name"] for one in offered] == ["vault_search", "file_read", "note_write", "fails"]
     assert all(one["type"] == "function" and one["function"]["parameters"]["type"] == "object" for one in offered)
+
+
+async def test_a_call_that_is_stopped_while_it_runs_is_in_the_audit_log(desk: Desk) -> None:
+    running = asyncio.Event()
+
+    class Slow:
+        name, title, purpose, description, effect = "slow", "Slow", "Takes its time.", "Slow.", "read"
+        parameters: ClassVar[dict[str, Any]] = {"type": "object"}
+
+        async def preview(self, arguments: Any) -> Preview:
+            return Preview()
+
+        async def run(self, arguments: Any, picked: Any, shown: Preview) -> Ran:
+            running.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def share(self, ran: Ran, picked: Any) -> Any:
+            return ran.value
+
+    executor = Executor(Toolbox([Slow()]), desk.approvals, Person(desk.approvals, YES))  # type: ignore[list-item]
+    task = asyncio.ensure_future(executor.execute([call("slow")], ASKING))
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await desk.events() == ["approved", "stopped"]
+
+
+async def test_an_edited_call_that_would_touch_something_else_by_now_does_not_run(desk: Desk) -> None:
+    asked = call("file_read", filePaths=["Diary.md"])
+    edited = {"filePaths": ["Projects/Alpha.md"]}
+    seen = (await desk.notes.tools()[1].preview(edited)).digest
+    assert (await desk.one(asked, Decision(True, arguments=edited, seen=seen))).status == "done"
+    outcome = await desk.one(asked, Decision(True, arguments=edited, seen="another"))
+    assert outcome.status == "failed" and "has changed since" in outcome.result["error"]
+
+
+async def test_half_a_character_in_the_arguments_is_refused_before_anybody_is_asked(desk: Desk) -> None:
+    outcome = await desk.one(ToolCall("c", "vault_search", '{"query": "\\ud800"}'), YES)
+    assert outcome.status == "failed" and "half a character" in outcome.result["error"] and await desk.events() == []
+
+
+async def test_why_a_tool_failed_is_told_to_the_model_and_not_kept(desk: Desk) -> None:
+    outcome = await desk.one(call("vault_search", query="x"), Decision(True, arguments={"query": {"secret": "diary"}}))
+    assert "diary" in outcome.result["error"] and "diary" not in str(await desk.approvals.records.audit())

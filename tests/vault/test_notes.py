@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -229,3 +230,14 @@ def test_the_cost_is_linear(piece: str) -> None:
         return count
 
     assert steps(2000) <= 12 * steps(200) + 2000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# x" + " " * 40_000 + "y", "---\ntags: [1," + " " * 1500 + "{]\n---\n", "---\ntags: [a" + " " * 20_000 + "{]\n---\n"],
+    ids=["a heading with a gap", "an empty item of a list", "an item with a gap"],
+)
+def test_a_hostile_line_does_not_hold_the_index_up(text: str) -> None:
+    began = time.process_time()
+    parse(text)
+    assert time.process_time() - began < 2

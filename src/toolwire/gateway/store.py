@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -112,6 +113,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             note TEXT NOT NULL
         )
         """,
+    ),
+    (
+        "ALTER TABLE approvals ADD COLUMN vault TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE grants ADD COLUMN vault TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE grants ADD COLUMN model TEXT NOT NULL DEFAULT ''",
+        "UPDATE grants SET revoked_at = created_at WHERE revoked_at IS NULL",  # they do not say for which vault and model they were given
     ),
 )
 """Entry n brings a file from version n to n + 1. Entries are only ever added."""
@@ -255,7 +262,7 @@ def _open(path: str) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > len(MIGRATIONS):
             raise ToolwireError("server", f"store {path}: written by a newer Toolwire (schema {version}, this one knows {len(MIGRATIONS)})")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         _migrate(connection)
@@ -267,6 +274,21 @@ def _open(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Waits for another process that opens a new file at the same moment: SQLite itself does not wait here."""
+    import sqlite3
+
+    until = time.monotonic() + LOCKED_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorname", "") != "SQLITE_BUSY" or time.monotonic() >= until:
+                raise
+            time.sleep(0.01)
 
 
 _OUTSIDE_CAUSES = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_CANTOPEN")

@@ -69,20 +69,20 @@ class Approvals:
                 asked.append(approval)
                 continue
             picked = tuple(one.key for one in approval.shown.touched if not one.missing) if approval.shown.pick else None
-            await self.decide(approval.id, approval.token, Decision(True, picked=picked), by=f"grant {covered.id}")
+            try:
+                await self.decide(approval.id, approval.token, Decision(True, picked=picked), by=f"grant {covered.id}")
+            except ToolwireError as error:
+                if error.failure.kind != "conflict":  # else: decided in the inbox, a moment before
+                    raise
         if asked:
             await self._settle(asked, surface)
-        decided = [await self.records.get(approval.id) or approval for approval in approvals]
-        for approval in decided:
-            await self.tell(approval, approval.status)
-        return decided
+        return [await self.records.get(approval.id) or approval for approval in approvals]
 
     def _made(self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview) -> Approval:
         now = self._clock()
         id = self._ids("appr_")
-        approval = Approval(
-            id, now, now + self._lifetime_s, asking.owner, asking.session, asking.surface, asking.model, tool, stage, dict(arguments), shown, ""
-        )
+        who = (asking.owner, asking.session, asking.surface, asking.model)
+        approval = Approval(id, now, now + self._lifetime_s, *who, tool, stage, dict(arguments), shown, "", vault=asking.vault)
         return replace(approval, token=token_of(approval, self._ids("")))
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
@@ -111,7 +111,7 @@ class Approvals:
             self._news[approval.id] = news
         while True:
             news.clear()
-            await self.records.expire(self._clock())
+            await self.records.expire(self._clock(), self._line)
             current = [await self.records.get(approval.id) for approval in approvals]
             if all(one is None or one.status != "pending" for one in current):
                 return
@@ -122,7 +122,7 @@ class Approvals:
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
         """What nobody decided is over."""
         for approval in approvals:
-            await self.records.decide(approval.id, approval.token, "expired", self._clock(), "", None)
+            await self.records.decide(approval.id, approval.token, "expired", self._clock(), "", None, self._line)
             self._news.pop(approval.id, None)
 
     # --- deciding ------------------------------------------------------------------------------------------------------------------------------
@@ -132,12 +132,12 @@ class Approvals:
         approval = await self.records.get(id)
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
-        if not hmac.compare_digest(approval.token, token):
+        if not hmac.compare_digest(approval.token.encode(), token.encode("utf-8", "replace")):
             raise ToolwireError("conflict", "The decision does not belong to what was shown; look at the approval again.")
         _check(approval, decision)
         now = self._clock()
         late = now >= approval.expires_at
-        if late or not await self.records.decide(id, token, "approved" if decision.approved else "denied", now, by, decision):
+        if late or not await self.records.decide(id, token, "approved" if decision.approved else "denied", now, by, decision, self._line):
             current = "expired" if late else (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is {current} already.")
         if decision.approved and decision.remember != "once":
@@ -147,7 +147,8 @@ class Approvals:
 
     def _grant(self, approval: Approval, decision: Decision) -> Grant:
         target = {"session": approval.session, "folder": decision.folder.strip("/")}.get(decision.remember, "")
-        return Grant(self._ids("grant_"), self._clock(), approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
+        what = (approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
+        return Grant(self._ids("grant_"), self._clock(), *what, vault=approval.vault, model=approval.model)
 
     def _announce(self, id: str) -> None:
         if id in self._news:
@@ -156,19 +157,23 @@ class Approvals:
     # --- looking -------------------------------------------------------------------------------------------------------------------------------
 
     async def pending(self) -> list[Approval]:
-        await self.records.expire(self._clock())
+        await self.records.expire(self._clock(), self._line)
         return await self.records.listed("pending")
 
     async def revoke(self, grant_id: str) -> bool:
         return await self.records.revoke(grant_id, self._clock())
 
     async def tell(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
-        """One line of the audit log: hashes and sizes, never contents."""
+        """What became of a call that was granted, as a line of the audit log."""
+        await self.records.note(self._line(approval, event, result, note))
+
+    def _line(self, approval: Approval, event: str = "", result: Any = None, note: str = "") -> Sequence[Any]:
+        """One line of the audit log: hashes and sizes, never contents. Without an event: what was decided."""
         written = "" if result is None else json.dumps(result, sort_keys=True, ensure_ascii=False, default=str)
         arguments = approval.decision.arguments if approval.decision and approval.decision.arguments is not None else approval.arguments
         who = (approval.id, approval.session, approval.surface, approval.model, approval.tool)
         sizes = (_sha(canonical(arguments)), _sha(written) if written else "", len(written.encode("utf-8", "replace")))
-        await self.records.note((self._clock(), approval.owner, event, *who, *sizes, note[:200]))
+        return (self._clock(), approval.owner, event or approval.status, *who, *sizes, note[:200])
 
 
 def canonical(arguments: Arguments) -> str:
@@ -180,8 +185,9 @@ def _sha(text: str) -> str:
 
 
 def token_of(approval: Approval, secret: str) -> str:
-    """Bound to the question: to its tool, stage, arguments and everything that is shown with it."""
-    asked = [approval.id, approval.tool, approval.stage, canonical(approval.arguments), approval.shown.to_json(), secret]
+    """Bound to the question: to who asks, its tool, stage, arguments and everything that is shown with it."""
+    who = [approval.owner, approval.session, approval.surface, approval.model, approval.vault]
+    asked = [approval.id, *who, approval.tool, approval.stage, canonical(approval.arguments), approval.shown.to_json(), secret]
     return _sha(json.dumps(asked, sort_keys=True, ensure_ascii=False))
 
 
@@ -190,6 +196,10 @@ def _check(approval: Approval, decision: Decision) -> None:
     if not decision.approved:
         return
     known = {one.key for one in approval.shown.touched}
+    if approval.stage == "share" and decision.arguments is not None:
+        raise ToolwireError("invalid_value", "The search has run already; its arguments can not be changed any more.", param="arguments")
+    if not approval.shown.pick and decision.arguments is None and decision.picked is not None:
+        raise ToolwireError("invalid_value", "There is nothing to pick from: approve or deny the whole.", param="picked")
     if approval.shown.pick and decision.arguments is None and decision.picked is None:
         raise ToolwireError("invalid_value", "Say which of the things shown are meant: pick some, all or none of them.", param="picked")
     if decision.picked is not None and not known.issuperset(decision.picked):

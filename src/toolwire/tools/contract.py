@@ -7,6 +7,8 @@ against.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -49,6 +51,11 @@ class Preview:
     @classmethod
     def of(cls, value: Mapping[str, Json]) -> Preview:
         return cls(tuple(Touched(**one) for one in value["touched"]), value["diff"], value["summary"], value["pick"])
+
+    @property
+    def digest(self) -> str:
+        """Equal for what is shown alike."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     @property
     def bytes(self) -> int:
@@ -107,6 +114,8 @@ class Decision:
     picked: tuple[str, ...] | None = None
     remember: Scope = "once"
     folder: str = ""
+    seen: str = ""
+    """Of edited arguments: the `digest` of the preview that the person was shown for them; "" when they were shown none."""
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -137,11 +146,13 @@ class Approval:
     decided_at: float | None = None
     decided_by: str | None = None
     decision: Decision | None = None
+    vault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A remembered yes. `target`: the session of scope `session`, the folder of scope `folder`, "" for the whole tool."""
+    """A remembered yes, to one model and for one vault. `target`: the session of scope `session`, the folder of scope `folder`, "" for the whole
+    tool."""
 
     id: str
     created_at: float
@@ -152,10 +163,13 @@ class Grant:
     target: str
     approval_id: str
     revoked_at: float | None = None
+    vault: str = ""
+    model: str = ""
 
     def covers(self, approval: Approval) -> bool:
         """Whether this grant answers that question. A grant for a folder covers what touches nothing outside of it, and something inside."""
-        if self.revoked_at is not None or (self.owner, self.tool, self.stage) != (approval.owner, approval.tool, approval.stage):
+        same = ("owner", "vault", "model", "tool", "stage")
+        if self.revoked_at is not None or any(getattr(self, name) != getattr(approval, name) for name in same):
             return False
         if self.scope == "session":
             return self.target == approval.session
@@ -182,6 +196,7 @@ class Asking:
     model: str
     surface: str
     owner: str = ""
+    vault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ the person picked, and is told that there was more. Every decision and every run
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +49,10 @@ class Toolbox:
         return self.checked(name, value)
 
     def checked(self, name: str, value: Mapping[str, Any]) -> Arguments:
+        try:
+            json.dumps(dict(value), ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # it would go back to the model with the result, in a request that no server takes
+            raise ToolFailed("the arguments hold half a character (a lone surrogate)") from None
         for error in self._validators[name].iter_errors(dict(value)):
             place = "/".join(str(step) for step in error.instance_path)
             raise ToolFailed(f"{place or 'arguments'}: {error.message[:200]}")
@@ -104,6 +109,8 @@ class Executor:
             if decision.arguments is not None:
                 arguments = self.toolbox.checked(tool.name, decision.arguments)
                 shown = await tool.preview(arguments)
+                if decision.seen and decision.seen != shown.digest:
+                    raise ToolFailed("not run: what it would touch has changed since the person was asked")
                 picked = _all_of(shown, decision.picked) if shown.pick else None
             ran = await tool.run(arguments, picked, shown)
             value, told = ran.value, _truth(planned, decision.arguments, shown, picked)
@@ -117,12 +124,13 @@ class Executor:
                 value = tool.share(ran, chosen)
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
                 told |= {"found": len(ran.found.touched), "shared": len(chosen)}
-        except ToolFailed as error:
-            await self.approvals.tell(approval, "failed", note=str(error))
-            return _failed(call, error)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.approvals.tell(approval, "stopped"))  # it may have run: a thread is not stopped
+            raise
         except Exception as error:
-            log.exception("the tool %s failed", call.name)
-            await self.approvals.tell(approval, "failed", note=type(error).__name__)
+            if not isinstance(error, ToolFailed):
+                log.exception("the tool %s failed", call.name)
+            await self.approvals.tell(approval, "failed", note=type(error).__name__)  # its words may tell contents
             return _failed(call, error)
         result = {"result": value, **told}
         await self.approvals.tell(approval, "ran", result)

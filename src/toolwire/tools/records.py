@@ -1,9 +1,10 @@
-"""Approvals, grants and the audit log as rows of the store. An approval is written before anybody is asked, and decided once."""
+"""Approvals, grants and the audit log as rows of the store. An approval is written before anybody is asked, and decided once; its line of the audit
+log is written with the decision, in one transaction, whoever decides and whether or not anybody still waits."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolwire.gateway.store import Store
@@ -13,11 +14,15 @@ if TYPE_CHECKING:
     import sqlite3
 
 _APPROVAL = (
-    "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, status, decided_at, decided_by, decision"
+    "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, status, decided_at, decided_by, decision,"
+    " vault"
 )
-_GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at"
+_GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, vault, model"
 _AUDIT = "at, owner, event, approval_id, session, surface, model, tool, arguments_sha256, result_sha256, bytes, note"
 MOST = 200
+_NOTE = f"INSERT INTO audit ({_AUDIT}) VALUES ({', '.join('?' * len(_AUDIT.split(', ')))})"
+Line = Callable[[Approval], Sequence[Any]]
+"""The line of the audit log for a decided approval."""
 
 
 class Records:
@@ -40,16 +45,16 @@ class Records:
         query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
         return [_approval(row) for row in await self._store.run(lambda c: c.execute(query, (*values, limit)).fetchall(), "read")]
 
-    async def decide(self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None) -> bool:
+    async def decide(self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None, line: Line) -> bool:
         """Settles a pending approval. False: it is not pending any more, or the token is another's."""
         written = None if decision is None else json.dumps(decision.to_json())
-        query = "UPDATE approvals SET status = ?, decided_at = ?, decided_by = ?, decision = ? WHERE id = ? AND token = ? AND status = 'pending'"
-        return await self._store.run(lambda c: c.execute(query, (status, at, by, written, id, token)).rowcount == 1, "write")
+        where = "id = ? AND token = ? AND status = 'pending'"
+        return await self._store.run(lambda c: _settle(c, (status, at, by, written), where, (id, token), line) == 1, "write")
 
-    async def expire(self, now: float) -> int:
+    async def expire(self, now: float, line: Line) -> int:
         """Every pending approval whose time is over."""
-        query = "UPDATE approvals SET status = 'expired', decided_at = ? WHERE status = 'pending' AND expires_at <= ?"
-        return await self._store.run(lambda c: c.execute(query, (now, now)).rowcount, "write")
+        where = "status = 'pending' AND expires_at <= ?"
+        return await self._store.run(lambda c: _settle(c, ("expired", now, None, None), where, (now,), line), "write")
 
     async def forget(self, before: float) -> int:
         """Removes what was decided before then, with all that was shown; the audit log keeps that it was."""
@@ -57,8 +62,8 @@ class Records:
         return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
 
     async def remember(self, grant: Grant) -> None:
-        values = (grant.id, grant.created_at, grant.owner, grant.scope, grant.tool, grant.stage, grant.target, grant.approval_id, grant.revoked_at)
-        query = f"INSERT INTO grants ({_GRANT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        values = tuple(getattr(grant, name) for name in _GRANT.split(", "))
+        query = f"INSERT INTO grants ({_GRANT}) VALUES ({', '.join('?' * len(values))})"
         await self._store.run(lambda c: c.execute(query, values), "write")
 
     async def grants(self, revoked: bool = False) -> list[Grant]:
@@ -70,8 +75,7 @@ class Records:
         return await self._store.run(lambda c: c.execute(query, (at, id)).rowcount == 1, "write")
 
     async def note(self, entry: Sequence[Any]) -> None:
-        query = f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        await self._store.run(lambda c: c.execute(query, tuple(entry)), "write")
+        await self._store.run(lambda c: c.execute(_NOTE, tuple(entry)), "write")
 
     async def audit(self, limit: int = MOST) -> list[dict[str, Any]]:
         """Newest first."""
@@ -88,6 +92,22 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> No
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _settle(connection: sqlite3.Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line) -> int:
+    """Settles those that fit, each with its line of the audit log; how many there were."""
+    if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
+        return 0
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        query = f"UPDATE approvals SET status = ?, decided_at = ?, decided_by = ?, decision = ? WHERE {where} RETURNING {_APPROVAL}"
+        settled = [_approval(row) for row in connection.execute(query, (*values, *which)).fetchall()]
+        connection.executemany(_NOTE, [tuple(line(one)) for one in settled])
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return len(settled)
 
 
 def _row(approval: Approval) -> tuple[Any, ...]:
@@ -108,6 +128,7 @@ def _row(approval: Approval) -> tuple[Any, ...]:
         approval.decided_at,
         approval.decided_by,
         None if approval.decision is None else json.dumps(approval.decision.to_json()),
+        approval.vault,
     )
 
 

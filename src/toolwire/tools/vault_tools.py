@@ -130,7 +130,7 @@ class FileRead:
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         wanted = [one.path for one in shown.touched if picked is not None and one.key in picked]
-        ranges = {one["filePath"]: (one.get("startLine"), one.get("endLine")) for one in arguments.get("ranges") or ()}
+        ranges = {one["filePath"]: (_line(one.get("startLine")), _line(one.get("endLine"))) for one in arguments.get("ranges") or ()}
         left = self._library.vault.limits.call_bytes
         out = []
         for path in wanted:
@@ -157,6 +157,11 @@ class FileRead:
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
         return ran.value
+
+
+def _line(number: float | None) -> int | None:
+    """`3.0` is an integer of JSON."""
+    return None if number is None else int(number)
 
 
 def _missing(path: str) -> dict[str, Any]:
@@ -241,6 +246,7 @@ def _daily(library: Library, arguments: Arguments) -> Any:
     except ValueError:
         raise ToolFailed(f"{asked}: expected today, yesterday, tomorrow or a date such as 2026-11-15") from None
     path = daily_path(daily_settings(library.vault), day)
+    library.vault.policy.segments(path)  # the settings of the vault may name any path
     return {"date": day.isoformat(), "path": path, "exists": path in library.known([path])}
 
 

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,17}\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,3})?")
 _WORDS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "r": "\r", "0": "\0"}
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.S)
-_INLINE = re.compile(r"""[ \t]*(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|([^,"'\[\]{}][^,\[\]{}]*)?)[ \t]*(,|\Z)""", re.S)
+_INLINE = re.compile(r"""[ \t]*+(?:"((?:[^"\\]|\\.)*+)"|'((?:[^']|'')*+)'|([^,"'\[\]{}][^,\[\]{}]*+)?+)[ \t]*+(,|\Z)""", re.S)
 
 
 @dataclass(frozen=True, slots=True)

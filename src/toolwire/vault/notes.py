@@ -82,7 +82,6 @@ _HEADING = re.compile(r"#(#{0,5})[ \t]+([^\n]+)")
 _UNDERLINE = re.compile(r"\n {0,3}(=+|-{3,})[ \t]*(?=\n|\Z)")
 _UNDERLINED = re.compile(r" {0,3}([^\s#>\-*+=`~|<\d][^\n]*)")
 _INDENT = re.compile(r" {0,3}")
-_CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
 _FENCE = re.compile(r"^([ \t>]*(?:[-*+][ \t]+)?)(`{3,}(?=[^`\n]*$)|~{3,})[^\n]*$", re.M)
 _TICKS = re.compile(r"`+")
 _TAG = re.compile(r"#(?<!\S#)([^\u2000-\u200c\u200e-\u206f\u2e00-\u2e7f'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\\s]+)")
@@ -187,7 +186,7 @@ def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
     for match in _HEADING.finditer(plain, start):
         begin = plain.rfind("\n", 0, match.start()) + 1
         if match.start() - begin <= 3 and _INDENT.fullmatch(plain, begin, match.start()):
-            found.append((begin, len(match[1]) + 1, _CLOSING.sub("", match[2]).strip()))
+            found.append((begin, len(match[1]) + 1, _without_closing(match[2]).strip()))
     ruled = len(found)
     for match in _UNDERLINE.finditer(plain, start):
         begin = max(start, plain.rfind("\n", 0, match.start()) + 1)
@@ -199,6 +198,12 @@ def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
     for place, level, text in found:
         if text:
             yield Heading(level, text, lines.at(place), place)
+
+
+def _without_closing(text: str) -> str:
+    """A heading without the `#` at its end."""
+    bare = text.rstrip(" \t").rstrip("#")
+    return bare if bare[-1:] in ("", " ", "\t") else text
 
 
 def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[Chunk]:

@@ -27,7 +27,7 @@ from toolwire.vault.paths import Entry, Raw, Vault, decoded, unix
 from toolwire.vault.policy import SEARCHED, PathRefused, extension, key
 from toolwire.vault.words import composed, indexed
 
-FORMAT = 1
+FORMAT = 2
 BATCH = 4000
 FLUSH = 200
 HELD = 2_000_000

@@ -7,6 +7,7 @@ import pytest
 from toolwire.config import ConfigError
 from toolwire.surfaces.terminal import cards, rules
 from toolwire.surfaces.terminal.keys import Picker
+from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
 from toolwire.surfaces.terminal.shown import clean, one_line, size
 from toolwire.surfaces.terminal.surface import _read
 from toolwire.testing.notes import Notes
@@ -69,6 +70,14 @@ def test_text_is_made_safe_and_ordinary_text_is_left_alone() -> None:
     assert clean("\x00\x1b\x7f\x9b\u2066\U000e0041") == "␀␛␡���"
     assert one_line("a\nb" + "x" * 300, 10) == "a ⏎ bxxxx…"
     assert [size(count) for count in (0, 999, 1000, 4_200_000, 5_000_000_000)] == ["0 B", "999 B", "1.0 kB", "4.2 MB", "5.0 GB"]
+
+
+def test_no_row_of_a_screen_can_drive_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    rows: list[cards.Row] = [("plain", "model \x1b]0;owned\x07\x9b2J")]
+    PlainScreen().rows(rows)
+    TerminalScreen().rows(rows)
+    told = capfd.readouterr()
+    assert "␛]0;owned␇" in told.out and "␛]0;owned␇" in told.err and not set(told.out + told.err) & set("\x1b\x07\x9b")
 
 
 @pytest.mark.parametrize(("paths", "folder"), [(["P/A.md", "P/B.md"], "P"), (["P/D/A.md", "P/B.md"], "P"), (["A.md", "P/B.md"], ""), ([], "")])
@@ -173,6 +182,12 @@ def test_a_pattern_fits_what_it_says(glob: str, fits: list[str], others: list[st
 def test_what_fits_is_picked_and_the_rest_stays_untouched() -> None:
     assert says("file_read:Projects/**", asked(shown=files("Projects/A.md", "Diary.md"))) == (True, ("0",))
     assert says("file_read:Projects/**", asked(shown=files("Diary.md")))[0] is False
+
+
+def test_several_rules_for_a_tool_allow_what_any_of_them_fits() -> None:
+    both = rules.parse(["file_read:Projects/**", "file_read:Inbox/*"], KNOWN)
+    decision, _ = rules.decision(both, asked(shown=files("Projects/A.md", "Diary.md", "Inbox/B.md")), "read")
+    assert (decision.approved, decision.picked) == (True, ("0", "2"))
 
 
 def test_a_write_outside_of_the_pattern_is_denied_whole() -> None:

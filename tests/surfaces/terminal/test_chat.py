@@ -362,3 +362,9 @@ def test_without_a_terminal_lines_come_in_plain_text_goes_out_and_tools_are_deni
     done = place.run("chat", "--vault", str(place.vault), stdin="Write it\n/quit\n")
     assert "Let me **look**." in done.stdout and "no --allow rule covers this call" in done.stdout and "\x1b" not in done.stdout
     assert "Tool execution cancelled: note_write" in done.stderr and place.steps == []
+
+
+def test_a_slash_command_that_can_not_be_done_ends_no_chat(place: Any) -> None:
+    place.script("say still here")
+    done = place.run("chat", stdin="/save ~nobody-of-that-name/x\n/vault ~nobody-of-that-name\n/save no/such/folder\nhello\n")
+    assert "still here" in done.stdout and "home directory" in done.stderr and "is not a folder" in done.stderr and "No such file" in done.stderr

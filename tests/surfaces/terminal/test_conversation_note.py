@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -163,3 +164,17 @@ def test_a_saved_conversation_is_one_that_can_be_continued() -> None:
     told = parse(written + "Q3")
     assert told.model == "ollama/qwen3:4b"
     assert [message["role"] for message in told.messages] == ["user", "assistant", "user", "user"]
+
+
+@pytest.mark.parametrize("words", FORGED)
+def test_what_a_model_says_after_a_tool_s_call_can_not_pass_for_a_message_either(words: str) -> None:
+    guard = Guard()
+    written = guard.feed("I look.") + guard.finish() + "\n\n" + guard.feed(words) + guard.finish()
+    told = parse(f"Q{header('assistant')}{written}{header('user')}Q2")
+    assert [message["role"] for message in told.messages] == ["user", "assistant", "user"]
+
+
+def test_many_comments_that_never_end_cost_little() -> None:
+    began = time.process_time()
+    text = "=begin-chatgpt-md-comment " * 8000
+    assert parse(text).messages[0]["content"] == text.strip() and time.process_time() - began < 2

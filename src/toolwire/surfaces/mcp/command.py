@@ -72,7 +72,8 @@ async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path)
         await store.open()
         async with opened(settings, root) as tools:
             approvals = Approvals(store, lifetime_s=arguments.lifetime)
-            server = VaultServer(Toolbox(tools), approvals, form=arguments.inbox is not True, inbox=arguments.inbox is not False, told=_tell)
+            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
+            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
             try:
                 yield server
             finally:

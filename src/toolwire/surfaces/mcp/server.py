@@ -46,14 +46,23 @@ Context = ServerRequestContext[Any, Any]
 
 
 class VaultServer:
-    """`form` and `inbox`: which ways of asking are allowed at all. `told` gets a line for each question that is left to the inbox."""
+    """`vault` is the folder that is asked about. `form` and `inbox`: which ways of asking are allowed at all. `told` gets a line for each question
+    that is left to the inbox."""
 
     def __init__(
-        self, toolbox: Toolbox, approvals: Approvals, *, form: bool = True, inbox: bool = True, told: Callable[[str], None] = lambda line: None
+        self,
+        toolbox: Toolbox,
+        approvals: Approvals,
+        *,
+        vault: str = "",
+        form: bool = True,
+        inbox: bool = True,
+        told: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._toolbox = toolbox
         self._approvals = approvals
         self._ways = Ways(form, inbox)
+        self._vault = vault
         self._told = told
         self._session = random_id("mcp_")
         self.calls = Calls()
@@ -93,7 +102,7 @@ class VaultServer:
         client = context.session.client_params
         name = f"{client.client_info.name} {client.client_info.version}".strip() if client is not None else "an MCP client"
         header = context.request.headers.get("mcp-session-id") if context.request is not None else None
-        return Asking(f"{self._session}.{header[:12]}" if header else self._session, name, "mcp")
+        return Asking(f"{self._session}.{header[:12]}" if header else self._session, name, "mcp", vault=self._vault)
 
     def _ways_for(self, context: Context) -> Ways:
         """What is allowed, and what this client has. Elicitation without a mode means forms."""

@@ -90,8 +90,10 @@ async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Told:
 
 def grant_lines(grants: Sequence[Grant]) -> list[str]:
     """Remembered grants as a table."""
-    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET")]
-    rows += [(one.id, _age(one.created_at), one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60)) for one in grants]
+    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "MODEL", "VAULT")]
+    for one in grants:
+        what = (one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60))
+        rows.append((one.id, _age(one.created_at), *what, one_line(one.model, 40), one_line(one.vault, 80)))
     return table(rows)
 
 

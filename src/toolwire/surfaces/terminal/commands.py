@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,18 +70,36 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
 async def _save(chat: Chat, rest: str) -> list[Row]:
     if not rest:
         return [("warning", "/save NOTE: the note's name is missing")]
-    named = Path(rest if rest.lower().endswith(".md") else rest + ".md").expanduser()
-    path = (chat.session.vault or Path.cwd()) / named
     text = conversation_note.render(chat.conversation.messages, chat.model)
+    path = Path(rest if rest.lower().endswith(".md") else rest + ".md")
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        path = (chat.session.vault or Path.cwd()) / path.expanduser()
+        _write_new(path, text.encode("utf-8", "replace"))
     except FileExistsError:
         return [("warning", f"{path} exists; choose another name")]
-    except OSError as error:
-        return [("warning", f"{path}: {error.strerror or error}")]
-    with os.fdopen(file, "w", encoding="utf-8", errors="replace") as note:
-        note.write(text)
+    except (OSError, ValueError, RuntimeError) as error:  # the latter: no such user's home
+        return [("warning", f"{path}: {getattr(error, 'strerror', None) or error}")]
     return [("dim", f"saved: {path}; toolwire note continues it")]
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """The whole file or none, and never over another."""
+    temporary = path.with_name(f".toolwire-{secrets.token_hex(8)}.tmp")  # what is left of it when this is killed, the vault takes away
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as note:
+        try:
+            note.write(data)
+            note.flush()
+            os.fsync(note.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links
+                if os.path.lexists(path):
+                    raise FileExistsError from None
+                os.rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 async def _new(chat: Chat, rest: str) -> list[Row]:

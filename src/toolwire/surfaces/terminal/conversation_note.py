@@ -42,7 +42,7 @@ _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system"
 _RULE_LINE = re.compile(r"""[ ]{0,3}<hr class=["']__chatgpt_plugin["']\s*/?>\s*""")
 _ANY_RULE = re.compile(r"[ ]{0,3}(?:-{3,}|\*{3,}|_{3,}|<hr[^>]*>)\s*")
 _ROLE_LINE = re.compile(r"[ ]{0,3}(#{1,6}[ \t]+)?role::[ \t]*([A-Za-z]+)(.*)")
-_COMMENT = re.compile(r"=begin-chatgpt-md-comment.*?=end-chatgpt-md-comment", re.S)
+_COMMENT = ("=begin-chatgpt-md-comment", "=end-chatgpt-md-comment")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _MARKS = ("role::", "=begin-chatgpt-md-comment", "=end-chatgpt-md-comment")
 
@@ -70,7 +70,7 @@ def parse(text: str) -> NoteConversation:
     sections, heading = _sections(text[head.end :])
     messages: list[dict[str, Any]] = []
     for role, written in sections:
-        content = _COMMENT.sub("", written).strip()
+        content = _without_comments(written).strip()
         if content:
             messages.append({"role": role, "content": content})
     options = {key: value for key in OPTIONS if isinstance(value := head.properties.get(key), int | float) and not isinstance(value, bool)}
@@ -99,6 +99,14 @@ def _sections(body: str) -> tuple[list[tuple[Role, str]], int]:
         after_rule = bool(_ANY_RULE.fullmatch(line)) or (after_rule and not line.strip())
         out[-1][1].append(line)
     return [(role_name, "\n".join(lines)) for role_name, lines in out], heading
+
+
+def _without_comments(text: str) -> str:
+    out, place = [], 0
+    while (begin := text.find(_COMMENT[0], place)) >= 0 and (end := text.find(_COMMENT[1], begin)) >= 0:
+        out.append(text[place:begin])
+        place = end + len(_COMMENT[1])
+    return "".join([*out, text[place:]])
 
 
 def _without_rule(lines: list[str]) -> None:
@@ -151,8 +159,11 @@ class Guard:
         return self._write(ready)
 
     def finish(self) -> str:
+        """The rest. What is fed after it begins a line."""
         ready, self._held = self._held, ""
-        return self._write(ready)
+        written = self._write(ready)
+        self._at_start = True
+        return written
 
     def _write(self, text: str) -> str:
         if not text:

@@ -18,6 +18,7 @@ from toolwire.config import ConfigError, Settings
 from toolwire.surfaces.terminal import conversation_note, rules
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
+from toolwire.surfaces.terminal.shown import one_line
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.loop import Called, Conversation, Ended, Said
 
@@ -121,7 +122,7 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         screen = screen_for_person(sys.stdout) if person else PlainScreen(sys.stderr)
         surface = surface_for(session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="note")
         conversation = session.conversation(model, surface, messages=told.history(), options=told.options)
-        print(f"{model} answers into {path}", file=sys.stderr, flush=True)
+        print(f"{one_line(model)} answers into {path}", file=sys.stderr, flush=True)
         appender = Appender(path, raw)
         try:
             ended = await _answer(conversation, told, appender, screen, text)

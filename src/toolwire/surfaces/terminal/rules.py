@@ -53,14 +53,14 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
     """What the rules say to a question, and which rule said it. Where none does: no, and why. A search is judged by what it finds."""
-    for rule in rules:
-        if rule.tool != approval.tool:
-            continue
-        shown = approval.shown
-        fitting = tuple(one.key for one in shown.touched if rule.allows(one.path))
-        if shown.pick and (fitting or not shown.touched or rule.pattern is None):
-            return Decision(True, picked=fitting), f"rule {rule.written}"
-        judged = bool(shown.touched) or rule.pattern is None or (effect == "search" and approval.stage == "run")
-        if not shown.pick and judged and len(fitting) == len(shown.touched):
-            return Decision(True), f"rule {rule.written}"
+    shown = approval.shown
+    meant = [rule for rule in rules if rule.tool == approval.tool]
+    whole = any(rule.pattern is None for rule in meant)
+    fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
+    by = f"rule {', '.join(rule.written for rule in meant)}"
+    if meant and shown.pick and (fitting or not shown.touched or whole):
+        return Decision(True, picked=fitting), by
+    judged = bool(shown.touched) or whole or (effect == "search" and approval.stage == "run")
+    if meant and not shown.pick and judged and len(fitting) == len(shown.touched):
+        return Decision(True), by
     return Decision(False, reason="no --allow rule covers this call, and there is nobody to ask"), "no rule"

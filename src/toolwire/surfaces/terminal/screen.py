@@ -100,7 +100,7 @@ class PlainScreen:
     def rows(self, rows: Sequence[Row]) -> None:
         if rows:
             self.pause()
-            print("\n".join(text for _, text in rows), file=self._err, flush=True)
+            print("\n".join(clean(text) for _, text in rows), file=self._err, flush=True)
 
     def card(self, rows: Sequence[Row]) -> None:
         self.pause()
@@ -147,7 +147,7 @@ class TerminalScreen:
 
         self.pause()
         for style, text in rows:
-            self.console.print(Text(text, STYLES[style]))
+            self.console.print(Text(clean(text), STYLES[style]))
 
     def card(self, rows: Sequence[Row]) -> None:
         from rich.panel import Panel

@@ -17,11 +17,13 @@ from toolwire.config import ConfigError, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.ids import random_id
+from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.contract import Asking, Tool
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Budget, Conversation, Message
 from toolwire.tools.models import GatewayModel
+from toolwire.vault.policy import PathRefused
 
 ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
 """Opens the tools of a vault, and closes them."""
@@ -34,7 +36,11 @@ WITH_TOOLS = (
 
 @asynccontextmanager
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
-    """The vault's own tools."""
+    """The vault's own tools. The first build of its index is waited for, and shown, where somebody looks on."""
+    if sys.stderr.isatty():
+        from toolwire.surfaces.terminal.vault import first_build
+
+        await first_build(root, settings.vault.include, settings.vault.exclude)
     vault_tools: Any = importlib.import_module("toolwire.tools.vault_tools")
     async with vault_tools.opened(settings, root) as tools:
         yield tools
@@ -68,11 +74,14 @@ class Session:
         """The vault of the command line, which is itself the opt-in, or the one that the settings enable."""
         if named is None and not self.settings.vault.enabled:
             return
-        root = Path(named if named is not None else self.settings.vault.root).expanduser()
+        root = Path(os.path.expanduser(named if named is not None else self.settings.vault.root))
         if not root.is_dir():
             raise ConfigError(f"{'--vault' if named is not None else 'vault.root'}: {root} is not a folder")
         stack = AsyncExitStack()
-        toolbox = Toolbox(await stack.enter_async_context(self._source(self.settings, root.resolve())))
+        try:
+            toolbox = Toolbox(await stack.enter_async_context(self._source(self.settings, root.resolve())))
+        except (OSError, PathRefused) as error:
+            raise ConfigError(f"the vault {root} can not be opened: {error}") from error
         await self.close_vault()
         self._tools, self.toolbox, self.vault = stack, toolbox, root.resolve()
 
@@ -93,7 +102,8 @@ class Session:
         for name in _spellings(named):
             if self.gateway.catalog.find(name) is not None or any(one.alias(name) is not None for one in self.gateway.models.values()):
                 return name
-        raise ConfigError(f"there is no model {named}; known: {', '.join(known[:12])}{' …' if len(known) > 12 else ''}")
+        told = ", ".join(one_line(one, 80) for one in known[:12])
+        raise ConfigError(f"there is no model {one_line(named, 80)}; known: {told}{' …' if len(known) > 12 else ''}")
 
     def may_use_tools(self, model: str) -> bool:
         """The allow-list of models, `vault.models`."""
@@ -111,7 +121,7 @@ class Session:
         offered = self.toolbox is not None and self.may_use_tools(model)
         executor = Executor(self.toolbox, self.approvals, surface) if offered and self.toolbox is not None else None
         told = [{"role": "system", "content": WITH_TOOLS}] if executor is not None and not any(one["role"] == "system" for one in messages) else []
-        asking = Asking(self.id, model, self.name)
+        asking = Asking(self.id, model, self.name, vault=str(self.vault or ""))
         return Conversation(GatewayModel(self.gateway), model, executor, asking, messages=[*told, *messages], budget=budget, options=options)
 
 

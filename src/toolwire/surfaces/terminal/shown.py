@@ -10,9 +10,11 @@ _INVISIBLE = (
     0x061C,
     *range(0x200E, 0x2010),
     *range(0x2028, 0x202F),  # line separators and overrides of direction
-    *range(0x2066, 0x206A),
+    *range(0x2061, 0x2065),
+    *range(0x2066, 0x2070),
     0xFEFF,
-    *range(0xE0000, 0xE0080),  # letters that are not seen
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE1000),  # letters and marks that are not seen
     *range(0xD800, 0xE000),
 )
 _TABLE: dict[int, str] = {

@@ -44,8 +44,15 @@ class RuleSurface:
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         for approval in approvals:
             decision, by = rules.decision(self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None)
-            await self.decide(approval, decision, by)
+            await self.by_rule(approval, decision, by)
         return False
+
+    async def by_rule(self, approval: Approval, decision: Decision, by: str) -> None:
+        try:
+            await self.decide(approval, decision, by)
+        except ToolwireError as error:
+            if error.failure.kind != "conflict":  # else: decided elsewhere, a moment before
+                raise
 
     def tool(self, approval: Approval) -> Tool | None:
         toolbox = self._toolbox()
@@ -77,7 +84,7 @@ class _PersonSurface(RuleSurface):
         for approval in approvals:
             decision, by = rules.decision(self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None)
             if decision.approved:
-                await self.decide(approval, decision, by)
+                await self.by_rule(approval, decision, by)
             else:
                 asked.append(approval)
         for number, approval in enumerate(asked, 1):
@@ -157,7 +164,8 @@ class KeySurface(_PersonSurface):
             picked = await self.unless_decided(question.approval, Picker(question.approval.shown.touched).run())
             if picked is None:
                 return
-        decision = Decision(True, arguments=question.edited, picked=picked, remember=question.remember, folder=question.folder)
+        seen = question.shown.digest if question.edited is not None else ""
+        decision = Decision(True, arguments=question.edited, picked=picked, remember=question.remember, folder=question.folder, seen=seen)
         await self.settle(question.approval, decision)
         question.done = True
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -47,13 +50,31 @@ def run_vault(arguments: argparse.Namespace) -> int:
         raise ConfigError(str(refused)) from None
 
 
-def _refreshed(index: Index) -> Refresh:
+def _refreshed(index: Index, cancelled: Callable[[], bool] | None = None) -> Refresh:
     bar = _Bar() if sys.stderr.isatty() else None
     try:
-        return index.refresh(bar.show if bar is not None else None)
+        return index.refresh(bar.show if bar is not None else None, cancelled)
     finally:
         if bar is not None:
             bar.clear()
+
+
+async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]) -> None:
+    """Builds the index of a vault that has none yet. Stopped, it goes on from there the next time."""
+    stop = threading.Event()
+    work = asyncio.ensure_future(asyncio.to_thread(_build, root, include, exclude, stop))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([work])
+        raise
+
+
+def _build(root: Path, include: Sequence[str], exclude: Sequence[str], stop: threading.Event) -> None:
+    with Vault(root, include, exclude) as vault, Index(vault) as index:
+        if index.place.current() is None:
+            _refreshed(index, stop.is_set)
 
 
 class _Bar:
