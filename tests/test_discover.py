@@ -72,6 +72,11 @@ async def test_a_key_offers_its_provider_and_is_never_shown(empty: dict[str, str
     assert found[1].options == {"model": "anthropic:*", "api_key": "sk-ant-x"}
 
 
+async def test_blanks_around_a_key_are_nothing_and_what_can_be_no_key_is_left_out(empty: dict[str, str]) -> None:
+    found = await discover({**empty, "ANTHROPIC_API_KEY": " sk-ant-x\r\n", "OPENAI_API_KEY": "sk-\nx", "OPENROUTER_API_KEY": "  "})
+    assert [(model.id, model.options.get("api_key")) for model in found[:-1]] == [("anthropic", "sk-ant-x")]
+
+
 async def test_a_server_that_answers_is_offered_with_all_its_models(empty: dict[str, str]) -> None:
     async with FakeUpstream() as upstream:
         host = upstream.base_url.removeprefix("http://").removesuffix("/v1")

@@ -35,3 +35,11 @@ def test_an_upstream_that_does_not_answer_is_told_with_what_to_do(run: Any) -> N
     status, page = run('[models.far]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n', "--json")
     findings = json.loads(page)
     assert status == 1 and findings[0]["subject"] == "model far" and findings[0]["mark"] == "problem" and "start its server" in findings[0]["fix"]
+
+
+def test_a_server_with_models_of_its_own_and_a_key_that_is_none_are_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-\nx")
+    status, page = run('[models.all]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "*"\n', "--json")
+    findings = {finding["subject"]: finding for finding in json.loads(page)}
+    assert status == 1 and findings["model all"]["mark"] == "problem" and "did not list any model" in findings["model all"]["told"]
+    assert findings["openai"]["mark"] == "problem" and "OPENAI_API_KEY" in findings["openai"]["told"] and "sk-" not in page

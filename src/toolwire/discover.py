@@ -74,11 +74,21 @@ def address(named: str, default: str) -> str:
     return f"{scheme or 'http'}://{host.partition('/')[0]}/v1"
 
 
+def key_in(environ: Environment, variables: tuple[str, ...]) -> tuple[str, str]:
+    """The first variable that is set, and its key; both empty where none is."""
+    return next(((name, key) for name in variables if (key := environ.get(name, "").strip())), ("", ""))
+
+
+def is_key(text: str) -> bool:
+    """Whether a header can carry it."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
 async def _keys(environ: Environment) -> Found:
     out = []
     for id, variables, backend, options in KEYS:
-        key = next((environ[name] for name in variables if environ.get(name)), None)
-        if key and (backend != "hosted" or importlib.util.find_spec("pydantic_ai") is not None):
+        _, key = key_in(environ, variables)
+        if is_key(key) and (backend != "hosted" or importlib.util.find_spec("pydantic_ai") is not None):
             out.append(ModelSettings(id, backend, {**options, "api_key": key}, frozenset({"api_key"})))
     return out
 

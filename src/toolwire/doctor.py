@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolwire.config import Settings
-from toolwire.discover import KEYS, SERVERS, address
+from toolwire.discover import KEYS, SERVERS, address, is_key, key_in
+
+if TYPE_CHECKING:
+    from toolwire.gateway.catalog import Catalog
 
 Mark = Literal["ok", "missing", "problem"]
 LOOK_S = 30.0
@@ -52,9 +55,27 @@ async def _configured(settings: Settings) -> list[Finding]:
             out.append(
                 Finding(f"model {id}", "ok", told) if ready else Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))
             )
+        for id in gateway.catalog.sources:
+            if gateway.catalog.kind(id) not in CLOSER:
+                out.append(await _source(gateway.catalog, id))
     finally:
         await gateway.close()
     return out
+
+
+async def _source(catalog: Catalog, id: str) -> Finding:
+    """A server with models of its own."""
+    kind = catalog.kind(id)
+    try:
+        names = await catalog.sources[id].names()
+    except Exception as error:
+        return Finding(f"model {id}", "problem", str(error).splitlines()[0] if str(error) else type(error).__name__, _REPAIR.get(kind, ""))
+    return Finding(f"model {id}", "ok", f"{kind}, {_listed(id, names)}")
+
+
+def _listed(id: str, names: Sequence[str]) -> str:
+    shown = ", ".join(f"{id}/{name}" for name in names[:SHOWN])
+    return f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}"
 
 
 CLOSER = ("codex", "cursor", "acp")
@@ -116,17 +137,18 @@ async def _server(id: str, profile: str, variable: str) -> Finding:
         names = await OpenAISource(id, {"profile": profile, "base_url": base_url, "model": "*"}).names()
     except ToolwireError:
         return Finding(known.title, "problem", f"{base_url} answers, but has no model", "pull or load a model there")
-    shown = ", ".join(f"{id}/{name}" for name in names[:SHOWN])
-    return Finding(known.title, "ok", f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}")
+    return Finding(known.title, "ok", _listed(id, names))
 
 
 async def _keys(settings: Settings) -> list[Finding]:
     """Keys in the environment, and what they open."""
     out = []
     for id, variables, backend, _ in KEYS:
-        found = next((name for name in variables if os.environ.get(name)), None)
-        if found is None:
+        found, key = key_in(os.environ, variables)
+        if not found:
             out.append(Finding(id, "missing", f"no key: {' or '.join(variables)} is not set"))
+        elif not is_key(key):
+            out.append(Finding(id, "problem", f"{found} is set, but holds a character that no key has", f"set {found} again"))
         elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
             out.append(Finding(id, "problem", f"{found} is set, but the provider library is not installed", "pip install 'toolwire[hosted]'"))
         else:

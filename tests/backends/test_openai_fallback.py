@@ -290,3 +290,59 @@ async def test_ollama_is_held_to_a_schema_where_a_call_is_required(table: Any) -
         await table.body("chat", {**asked, "tool_choice": "required"})
         native, forced = (request.body for request in upstream.requests if request.path.endswith("/chat/completions"))
         assert "tools" in native and "tools" not in forced and forced["response_format"]["type"] == "json_schema"
+
+
+async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_the_tools(table: Any) -> None:
+    """The server takes no schema, which is known, and no `required`, which is not: the tools are offered without it, in the same request."""
+
+    def script(request: Recorded) -> Reply:
+        if request.body.get("tool_choice") == "required":
+            return Reply.error(404, "No endpoints found that support the provided 'tool_choice' value.")
+        return Reply.body(completion(answer("Hello")))
+
+    async with serving(script) as (backend, upstream):
+        backend.ways.refuse("constraint")
+        said = await table.serve(backend).answer("chat", {"messages": [{"role": "user", "content": "?"}], "tools": [TOOL], "tool_choice": "required"})
+        assert "tool_choice=ignored" in dict(said.headers)[b"x-toolwire-report"].decode() and b"Hello" in said.body
+        chats = [request.body for request in upstream.requests if request.path.endswith("/chat/completions")]
+        assert [("tools" in body, body.get("tool_choice")) for body in chats] == [(True, "required"), (True, None)]
+
+
+# --- an answer in a form, beside tools -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tools", "choice"), [("emulated", "auto"), ("emulated", "required"), ("constrained", "auto")])
+async def test_an_answer_whose_calls_are_text_is_not_held_to_a_format_that_has_no_place_for_them(table: Any, tools: str, choice: str) -> None:
+    def script(request: Recorded) -> Reply:
+        assert "response_format" not in request.body
+        taught = request.body["messages"][0]["content"]
+        assert ("fits this JSON schema" in taught) == (choice == "auto")
+        opening = next(word for word in taught.split() if word.startswith("<tool_call"))
+        return Reply.body(completion(answer(f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}')))
+
+    async with serving(script, tools=tools) as (backend, _):
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": CITY}}
+        asked = {"messages": [{"role": "user", "content": "?"}], "tools": [TOOL], "tool_choice": choice, "response_format": form}
+        said = await table.serve(backend).answer("chat", asked)
+        assert ("response_format=emulated" in dict(said.headers)[b"x-toolwire-report"].decode()) == (choice == "auto")
+        assert json.loads(said.body)["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_sequence_ends_text_and_never_a_call(table: Any, stream: bool) -> None:
+    def script(request: Recorded) -> Reply:
+        assert "stop" not in request.body
+        taught = request.body["messages"][0]["content"]
+        opening = next(word for word in taught.split() if word.startswith("<tool_call"))
+        call = f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}'
+        said = answer(f"Here.\n{call}" if "look" in str(request.body["messages"]) else "One. Two: } Three.")
+        return Reply.stream(said) if stream else Reply.body(completion(said))
+
+    async with serving(script, tools="emulated") as (backend, _):
+        table.serve(backend)
+        ask = table.stream if stream else table.body
+        asked = {"tools": [TOOL], "stop": ["}", "Rome"]}
+        text = str(await ask("chat", {**asked, "messages": [{"role": "user", "content": "count"}]}))
+        assert "One" in text and "Two" in text and "Three" not in text and "tool_calls" not in text
+        text = str(await ask("chat", {**asked, "messages": [{"role": "user", "content": "look"}]}))
+        assert "Rome" in text and "tool_calls" in text

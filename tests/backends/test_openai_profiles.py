@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import aiohttp
 import pytest
 
 from toolwire.backends.openai import PROFILES, Asker, ListedModel, OpenAIBackend, OpenAIOptions, identify, list_models, render
+from toolwire.backends.openai.backend import ASK_AGAIN_S
 from toolwire.backends.openai.discover import facts_of
 from toolwire.backends.openai.profiles import by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
@@ -157,6 +160,28 @@ async def test_a_grammar_goes_to_llama_cpp_only_where_it_is_sure_to_be_known() -
     backend = OpenAIBackend("m", {"profile": "llamacpp", "tools": "constrained"})
     assert backend.capabilities.constrain == {"call"} and backend.profile.grammar == "none"
     assert OpenAIBackend("m", {"profile": "llamacpp", "grammar": "lark"}).capabilities.constrain == {"text", "call"}
+
+
+@pytest.mark.parametrize("profile", ["llamacpp", "ollama"])
+async def test_a_server_that_was_not_there_is_asked_again_soon(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = OpenAIBackend("m", {"base_url": "http://127.0.0.1:1/v1", "profile": profile})
+    await backend.prepare()
+    assert way(backend) == "native"
+    pages = {"/props": {"chat_template_caps": {"supports_tools": False}}, "/completion": {}, "/api/show": {"capabilities": ["completion"]}}
+    async with FakeUpstream(Reply(), pages=pages) as upstream:
+        backend.options = replace(backend.options, base_url=upstream.base_url)
+        await backend.prepare()
+        assert way(backend) == "native", "but not before every turn"
+        later = time.monotonic() + ASK_AGAIN_S + 1
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        await backend.prepare()
+        assert way(backend) == "constrained"
+        await backend.close()
+
+
+async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
+    async with FakeUpstream(Reply(), pages={"/props": None, "/completion": {}}) as upstream, aiohttp.ClientSession() as session:
+        assert await facts_of(Asker(upstream.base_url, "", session), PROFILES["llamacpp"], "m") is None
 
 
 async def test_ollama_says_whether_a_model_has_tools() -> None:

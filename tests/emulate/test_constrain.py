@@ -10,8 +10,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from toolwire.emulate.bounding import Limits, arguments_schema
+from toolwire.emulate.bounding import Limits, arguments_schema, is_held
 from toolwire.emulate.constrain import bounded, call_schema, json_lark, lark, probes
+from toolwire.emulate.exact import exact
 from toolwire.emulate.patterns import rust_pattern
 from toolwire.testing.schemas import tool_schemas
 from toolwire.turn import Constraint, ToolSpec
@@ -260,3 +261,51 @@ def test_the_schemas_of_a_grammar_can_be_tried_apart() -> None:
     assert rules(whole)["start"] == '"~" (arguments0 | arguments1)'
     assert list(single) == ["arguments0", "arguments1"]
     assert list(probes(json_lark({"type": "null"}))[1]) == ["answer"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"enum": [1e400], "type": "integer"}, {"type": "string", "maxLength": 10**400}, {"minimum": 10**400, "type": "integer"}],
+)
+def test_numbers_beyond_all_measure_are_taken(schema: Any) -> None:
+    assert arguments_schema({"type": "object", "properties": {"a": schema}})["type"] == "object"
+
+
+def _nested(depth: int) -> Any:
+    return {"type": "object", "properties": {"a": _nested(depth - 1)}, "required": ["a"]} if depth else {"type": "object"}
+
+
+def test_a_schema_that_is_too_large_or_has_no_instance_is_not_said_to_be_held() -> None:
+    wide = {f"k{number}": {"type": "object", "properties": {"a": {"type": "string"}}} for number in range(2500)}
+    assert is_held({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    assert not is_held({"type": "object", "properties": wide, "required": list(wide)})
+    assert not is_held(_nested(60))
+    assert not is_held({"type": "object", "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}}, "required": ["a"]})
+
+
+@pytest.mark.parametrize("odd", [{"properties": [1]}, {"anyOf": 5}, {"allOf": {"a": 1}}, {"$defs": [1]}, {"prefixItems": 3}])
+def test_a_keyword_of_the_wrong_type_is_not_kept(odd: Any) -> None:
+    assert not exact(odd, own=True) and not exact({"properties": {"a": odd}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "listed"),
+    [
+        ({"type": "integer", "minimum": -273, "maximum": -264, "multipleOf": 5}, [-265, -270]),
+        ({"type": "number", "minimum": -2, "exclusiveMaximum": -0.5, "multipleOf": 0.5}, [-1, -1.5, -2]),
+        ({"type": "integer", "minimum": -10, "exclusiveMaximum": 0, "multipleOf": 5}, [-5, -10]),
+    ],
+)
+def test_multiples_below_zero_are_named_one_by_one_since_the_engine_knows_none(schema: dict[str, Any], listed: list[float]) -> None:
+    assert bounded(schema, portable=False) == {"enum": listed}
+
+
+def test_a_long_range_below_zero_is_named_in_part_and_every_number_fits() -> None:
+    schema = {"type": "number", "minimum": -1000, "maximum": -1.25}
+    numbers = bounded(schema, portable=False)["enum"]
+    assert 2 <= len(numbers) <= 64 and all(-1000 <= number <= -1.25 for number in numbers)
+
+
+def test_a_range_that_holds_zero_keeps_its_multiples() -> None:
+    schema = {"type": "integer", "minimum": -10, "maximum": 10, "multipleOf": 5}
+    assert bounded(schema, portable=False) == {"type": "integer", "minimum": -10, "maximum": 10, "multipleOf": 5}

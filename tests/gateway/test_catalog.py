@@ -109,3 +109,33 @@ async def test_only_so_many_of_a_servers_models_stay_open(shelf: Shelf, monkeypa
     await asyncio.sleep(0)
     assert shelf.closed == ["b"] and catalog.find("shelf/a") is first
     await catalog.close()
+
+
+async def test_a_model_that_runs_is_not_closed_to_make_room(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "OPENED", 1)
+    gateway = Gateway(Settings(models=SETTINGS))
+    body = b'{"model": "shelf/a", "stream": true, "messages": [{"role": "user", "content": "?"}]}'
+    answer = await gateway.respond("chat", body, Caller())
+    assert answer.stream is not None
+    for name in ("b", "c"):
+        gateway.catalog.find(f"shelf/{name}")
+    await asyncio.sleep(0)
+    assert shelf.closed == ["b"], "the other one that does nothing"
+    assert b"I am a." in b"".join([block async for block in answer.stream])
+    gateway.catalog.find("shelf/d")
+    await asyncio.sleep(0)
+    assert shelf.closed == ["b", "a"]
+    await gateway.close()
+
+
+async def test_a_server_that_was_down_at_the_start_makes_the_gateway_ready_when_it_comes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf.told = ToolwireError("backend_unavailable", "gone")
+    gateway = Gateway(Settings(models=SETTINGS[1:]))
+    await gateway.start()
+    assert not await gateway.ready()
+    shelf.told = ("new",)
+    monkeypatch.setattr(catalog_module, "FRESH_S", 0.0)
+    async with asyncio.timeout(5):
+        while not await gateway.ready():
+            await asyncio.sleep(0.001)
+    await gateway.close()

@@ -115,6 +115,14 @@ async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_t
     assert calls(body) == [("get_weather", '{"city": "Rome"}')] and len(table.backend.seen) == 2
 
 
+async def test_a_schema_too_large_to_be_held_is_checked_when_the_call_is_complete(table: Any) -> None:
+    wide = {f"k{number}": CITY for number in range(2500)}
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": wide, "required": list(wide)}}}]
+    table.play(CALL, tools="constrained")
+    with pytest.raises(ToolwireError, match="does not fit"):
+        await table.body("chat", asks(tools=tools, tool_choice="required"))
+
+
 # --- a backend that refuses ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +199,20 @@ async def test_a_choice_that_the_server_does_not_obey_is_held_by_its_decoder(tab
     body = await table.body("chat", asks(tool_choice=choice))
     assert (backend.seen[-1].constraint is not None) == held
     assert calls(body) == ([("get_weather", '{"city": "Paris"}')] if held else [])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_breaks_off_is_not_complete_whatever_the_server_says(table: Any, stream: bool) -> None:
+    table.serve(Deaf("m", ScriptedOptions(script='raw {"name": "get_weather", "arguments": {"city": "Par')))
+    asked = asks(tool_choice="required")
+    said = await table.stream("chat", asked) if stream else json.dumps(await table.body("chat", asked), separators=(",", ":")).encode()
+    assert b'"finish_reason":"length"' in said and b'"finish_reason":"tool_calls"' not in said
+
+
+async def test_the_marker_that_the_gateway_adds_is_never_told_as_text(table: Any) -> None:
+    table.serve(Deaf("m", ScriptedOptions(script='raw {"na\nfinish length')))
+    body = await table.body("chat", asks(tool_choice="required"))
+    assert body["choices"][0]["message"]["content"].strip() == '{"na'
 
 
 # --- another dialect than the sentinel -----------------------------------------------------------------------------------------------------------

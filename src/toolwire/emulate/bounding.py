@@ -55,6 +55,11 @@ def arguments_schema(parameters: Mapping[str, Any], limits: Limits = DEFAULT, *,
     return _Bounding(parameters, limits, portable).whole(asked) or _anything(limits, portable)
 
 
+def is_held(parameters: Mapping[str, Any]) -> bool:
+    """Whether the bounded arguments are instances of these parameters; else nothing but an object can be asked for."""
+    return _Bounding(parameters, DEFAULT, True).whole({"allOf": [parameters, {"type": "object"}]}) is not None
+
+
 def _anything(limits: Limits, portable: bool) -> Schema:
     return _Bounding({}, limits, portable).whole({"type": "object"}) or {"type": "object"}
 

@@ -44,7 +44,11 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
     kept = KEPT | WIDE | {"allOf"} if own else KEPT
     if not isinstance(schema, Mapping) or depth > DEEPEST or not kept.issuperset(schema):
         return False
+    many = [schema[key] for key in (*MANY, "allOf") if key in schema]
+    named = [schema[key] for key in NAMED if key in schema]
+    if not all(isinstance(one, list) for one in many) or not all(isinstance(one, Mapping) for one in named):
+        return False
     inner = [schema[key] for key in ONE if key in schema and not isinstance(schema[key], bool)]
-    inner += [one for key in (*MANY, "allOf") for one in schema.get(key) or ()]
-    inner += [one for key in NAMED for one in (schema.get(key) or {}).values()]
+    inner += [one for group in many for one in group]
+    inner += [one for group in named for one in group.values()]
     return all(exact(one, own, depth + 1) for one in inner)

@@ -100,7 +100,7 @@ def own(schema: Mapping[str, Any]) -> Schema:
 def _counts(value: Any, kind: Any) -> bool:
     if kind is not NUMBER:
         return isinstance(value, kind)
-    return isinstance(value, NUMBER) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, NUMBER) and not isinstance(value, bool) and (isinstance(value, int) or math.isfinite(value))
 
 
 def join(one: Schema, other: Schema) -> Schema | None:
@@ -149,7 +149,7 @@ def values(schema: Any) -> list[Any]:
 def is_a(value: Any, type: str) -> bool:
     if isinstance(value, bool) or type not in ("number", "integer"):
         return type == "boolean" if isinstance(value, bool) else isinstance(value, KINDS[type])
-    return isinstance(value, NUMBER) and (type == "number" or value == int(value))
+    return isinstance(value, NUMBER) and (type == "number" or isinstance(value, int) or value.is_integer())
 
 
 def same(one: Any, other: Any) -> bool:

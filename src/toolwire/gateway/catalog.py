@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 
 from toolwire.backends import registry
 from toolwire.backends.base import Backend, Source
@@ -22,7 +23,7 @@ FRESH_S = 30.0
 """So long a server's list is taken as it is."""
 FIRST_LOOK_S = 1.0
 OPENED = 64
-"""So many models of servers are kept open; the one that was asked for longest ago is closed first."""
+"""So many models of servers are kept open; of those that do nothing, the one that was asked for longest ago is closed first."""
 LONGEST_NAME = 200
 
 
@@ -42,6 +43,7 @@ class Catalog:
         self._looked = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
+        self._used: Counter[str] = Counter()
         self._leaving: set[asyncio.Task[None]] = set()
 
     # --- finding -------------------------------------------------------------------------------------------------------------------------------
@@ -59,11 +61,23 @@ class Catalog:
             self._opened.move_to_end(name)
             return self._opened[name]
         backend = self._opened[name] = source.model(inner)
-        if len(self._opened) > OPENED:
-            task = asyncio.ensure_future(self._opened.popitem(last=False)[1].close())
+        idle = (one for one in self._opened if one != name and not self._used[one])
+        if len(self._opened) > OPENED and (oldest := next(idle, None)) is not None:
+            task = asyncio.ensure_future(self._opened.pop(oldest).close())
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
         return backend
+
+    @asynccontextmanager
+    async def using(self, backend: Backend) -> AsyncIterator[None]:
+        """While this lasts, the model is not closed to make room for another."""
+        self._used[backend.id] += 1
+        try:
+            yield
+        finally:
+            self._used[backend.id] -= 1
+            if not self._used[backend.id]:
+                del self._used[backend.id]
 
     def __contains__(self, name: object) -> bool:
         """Whether this is one of the ids that are listed."""

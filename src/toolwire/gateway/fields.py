@@ -158,7 +158,11 @@ def _disposition(name: str, rule: Rule, turn: Turn, capabilities: Capabilities, 
             return "honoured"
         return "honoured" if rule == "tools" or capabilities.tool_choice or turn.tool_choice.mode == "auto" else "ignored"
     if rule == "format":
-        return "honoured" if turn.output.type == "text" or capabilities.schema else "emulated"
+        as_text = strategy in ("emulated", "constrained")
+        if turn.output.type == "text" or (as_text and turn.tool_choice.mode == "required"):
+            return "honoured"  # where a call is required there is no text
+        held = capabilities.schema and (not as_text or (strategy == "constrained" and capabilities.strict))
+        return "honoured" if held else "emulated"
     if rule == "chat_only":
         return "honoured" if turn.api == "chat" else "ignored"
     if rule == "responses_only":

@@ -12,6 +12,7 @@ from toolwire.emulate.dialects.render import envelope
 from toolwire.emulate.freeform import Unwrap
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text
 from toolwire.gateway.plan import Plan
+from toolwire.gateway.stops import Stops
 from toolwire.ids import IdFactory
 
 _REASONS = {"length": "length"}
@@ -29,16 +30,21 @@ class Interpreter:
         self._ids = ids
         self._scanner = plan.scanner() if plan.scanner is not None else None
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
+        self._stops = Stops(plan.stops) if plan.stops else None
         self._held: list[Event] = []
         self._strange: dict[int, list[str]] = {}  # undeclared calls being read: name, then pieces of arguments
         self._taken = set(plan.known_ids)
         self.ended = False
+        self._given = ""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
+            self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
         if self._scanner is not None:
             batch = self._scan(batch)
+        if self._stops is not None:
+            batch = self._stops.feed(batch)
         if self._plan.declared is not None:
             batch = self._declare(batch)
         if self._unwrap is not None:
@@ -62,13 +68,30 @@ class Interpreter:
             if type(event) is Text:
                 out += scanner.feed(event.text)
             elif isinstance(event, Finish):
-                out += scanner.finish(_REASONS.get(event.reason, "eof"))
-                out.append(event)
+                ended = scanner.finish(_REASONS.get(event.reason, "eof"))
+                cut = event.reason in ("stop", "tool_calls") and any(isinstance(one, CallEnd) and one.status == "truncated" for one in ended)
+                out += [*ended, Finish("length") if cut else event]  # whatever the backend says: a call that broke off is not complete
             else:
                 if isinstance(event, Failure):
                     out += scanner.finish("cancelled")
                 out.append(event)
+        if self._given:
+            out = self._without_given(out)
         return [_UNKNOWN] if scanner.unknown and self._plan.unknown == "error" else out
+
+    def _without_given(self, batch: list[Event]) -> list[Event]:
+        """What became of the beginning that was given: where it became no call, it is not told as text, for the backend did not write it."""
+        out: list[Event] = []
+        for event in batch:
+            if isinstance(event, CallBegin):
+                self._given = ""
+            if self._given and isinstance(event, Text):
+                size = min(len(event.text), len(self._given))
+                self._given = self._given[size:]
+                event = Text(event.text[size:])
+            if not isinstance(event, Text) or event.text:
+                out.append(event)
+        return out
 
     def _declare(self, batch: list[Event]) -> list[Event]:
         """Calls of tools that the request does not declare: a name that is known by normalisation is put right, any other call is told as text."""

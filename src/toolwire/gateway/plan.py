@@ -13,6 +13,7 @@ from typing import Literal
 from toolwire.backends.base import Backend, Capabilities, Strategy
 from toolwire.config import ToolSettings
 from toolwire.emulate import freeform, prompt
+from toolwire.emulate.bounding import is_held
 from toolwire.emulate.dialects import DEFAULT
 from toolwire.emulate.exact import exact
 from toolwire.emulate.form import BARE, Form
@@ -53,6 +54,8 @@ class Plan:
     """The tools that may be called; None: whatever the backend calls goes out."""
     unknown: Literal["text", "error"] = "text"
     known_ids: frozenset[str] = field(default_factory=frozenset)
+    stops: tuple[str, ...] = ()
+    """Stop sequences that are looked for here, in the answer's text alone."""
 
     def report_header(self) -> str:
         return "; ".join(f"{name}={what}" for name, what in self.report)
@@ -139,30 +142,31 @@ def _as_function_item(item: Item) -> Item:
 def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
     """The turn as messages only, tools and calls told in words; the answer's text is scanned for calls."""
     capabilities = backend.capabilities
-    output = prompt.output_prompt(turn.output) if not capabilities.schema else ""
+    constrained, required = plan.strategy == "constrained", bool(offered) and turn.tool_choice.mode == "required"
+    # An answer that is held to a format could hold no call, unless the decoder is our own; one that must be a call has no text to be in a format.
+    worded = not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
+    output = prompt.output_prompt(turn.output) if worded and not required else ""
     has_calls = any(isinstance(item, Call | Result) for item in turn.items)
     if not offered and not output and not has_calls:
         return replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
     dialects = capabilities.dialects or DEFAULT
-    constrained = plan.strategy == "constrained"
     form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, turn))
     tools = tuple(map(freeform.as_function, offered))
     choice = turn.tool_choice
     parallel = plan.rules.parallel and not plan.rules.legacy
     teaching = prompt.tools_prompt(tools, choice, form, parallel=parallel, held=constrained) if tools else ""
     asked = text_only(turn, transcript(turn, (teaching, output), form))
-    if output:
+    if worded or required:
         asked = replace(asked, output=OutputFormat())
     if not tools:
         return replace(plan, turn=asked, form=form)
-    required = choice.mode == "required"
+    stops = turn.sampling.stop if "stop" in capabilities.fields else ()
+    asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
         begun = _begun(tools, form, required and capabilities.prefill)
-        asked = replace(
-            asked, constraint=_constraint(tools, form, required, plan.rules, capabilities, begun), output=OutputFormat() if required else asked.output
-        )
-        tools = tuple(replace(tool, strict=not exact(tool.parameters, own=capabilities.strict)) for tool in tools)
+        asked = replace(asked, constraint=_constraint(tools, form, required, plan.rules, capabilities, begun))
+        tools = tuple(replace(tool, strict=not (exact(tool.parameters, own=capabilities.strict) and is_held(tool.parameters))) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
@@ -175,6 +179,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
         form=form,
         begun=begun,
         prefilled=prefilled,
+        stops=stops if not required else (),
     )
 
 

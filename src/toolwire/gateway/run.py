@@ -88,10 +88,10 @@ class Run:
             plan = self.plan
 
     def _replan(self, plan: Plan, backend: Backend) -> bool:
-        """Whether the backend now offers another way than the one it refused."""
+        """Whether the backend now offers another way than the one it refused, be it the same one without a `tool_choice`."""
         assert self.turn is not None
         again = make_plan(self.turn, backend, self._gateway.settings.tools, self._gateway.ids)
-        if again.strategy == plan.strategy:
+        if (again.strategy, again.report) == (plan.strategy, plan.report):
             return False
         self.plan = again
         return True
@@ -129,7 +129,7 @@ class Run:
     async def whole(self, plan: Plan, backend: Backend) -> Answer:
         answer = self.answer
         assert self.turn is not None and answer is not None
-        async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
+        async with self._gateway.catalog.using(backend), aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
             async for choice, batch in batches:
                 self._note(batch)
                 answer.fold(batch, choice)
@@ -161,7 +161,7 @@ class Run:
         answer = self.answer
         assert self.turn is not None and answer is not None
         try:
-            async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
+            async with self._gateway.catalog.using(backend), aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
                 async for choice, batch in batches:
                     self._note(batch)
                     block = answer.feed(batch, choice)

@@ -262,6 +262,23 @@ async def test_a_run_is_stopped_while_its_prompt_is_read(options: LocalOptions, 
     await backend.close()
 
 
+async def test_a_model_that_is_closed_ends_its_runs_and_those_that_wait(options: LocalOptions) -> None:
+    backend = LocalBackend("m", replace(options, parallel=1, context=512))
+    long = said("Tell me everything about cats.", sampling=Sampling(max_tokens=400, logit_bias={"2": -100}))
+    run = backend.run(long)
+    await anext(run)
+    waiting = asyncio.ensure_future(events(backend, long))
+    await asyncio.sleep(0)
+    model = backend._model
+    assert model is not None
+    await backend.close()
+    async with asyncio.timeout(10):
+        ended = [event async for batch in run for event in batch]
+        assert isinstance(ended[-1], Failure) and isinstance((await waiting)[-1], Failure)
+    with pytest.raises(ToolwireError, match="being closed"):
+        model.submit(lambda: b"", Stream(asyncio.get_running_loop()))
+
+
 async def test_four_requests_at_once_share_the_model(local: LocalBackend) -> None:
     other = LocalBackend("other", local.options)
     try:

@@ -56,7 +56,7 @@ class HostedBackend:
 
     def key(self) -> str:
         """The provider's key: the option, else its usual place in the environment."""
-        return self.options.api_key or next((os.environ[name] for name in self._row.keys if os.environ.get(name)), "")
+        return self.options.api_key or next((key for name in self._row.keys if (key := os.environ.get(name, "").strip())), "")
 
     async def prepare(self) -> None:
         await self._load()

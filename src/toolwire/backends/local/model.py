@@ -55,7 +55,7 @@ class Model:
         """Loads the file, if it is not loaded yet; a failure is tried again by whoever asks next."""
         with self._lock:
             if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
-                self._loading = self._threads.submit(self._load)
+                self._loading = self._start(self._load)
             loading = self._loading
         if not loading.done():
             there = asyncio.Event()
@@ -89,18 +89,24 @@ class Model:
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
         """Decodes what `render` asks into the stream, in a thread, as soon as one is free."""
-        return self._threads.submit(self._run, render, stream)
+        job = self._start(self._run, render, stream)
+        self._running.add(stream)
+        job.add_done_callback(lambda _: self._running.discard(stream))
+        return job
+
+    def _start(self, work: Callable[..., None], *given: Any) -> Future[None]:
+        try:
+            return self._threads.submit(work, *given)
+        except RuntimeError:
+            raise ToolwireError("backend_unavailable", "The model is being closed.") from None
 
     def _run(self, render: Callable[[], bytes], stream: Stream) -> None:
-        self._running.add(stream)
         try:
             if not stream.cancelled:
                 self.server.handle_chat_completions(render(), stream.put)
             stream.put(None)
         except Exception as error:
             stream.put(error)
-        finally:
-            self._running.discard(stream)
 
     def accepts(self, grammar: str) -> bool:
         """Whether llguidance can read a grammar, which must demand a tilde first."""
@@ -125,7 +131,8 @@ class Model:
         return not self._running
 
     async def close(self) -> None:
-        for stream in list(self._running):
+        for stream in list(self._running):  # those that wait for a thread too: nobody else would tell them
+            stream.put(None)
             stream.cancelled = True
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 

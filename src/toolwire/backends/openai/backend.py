@@ -40,8 +40,8 @@ USER_AGENT = "toolwire"
 END_MARK_S = 5.0
 """How long usage and the end mark are awaited once the finish reason has come, whatever else comes."""
 READY_S = 2.0
-ASK_AGAIN_S = 60.0
-"""How long a server that did not say who it is is not asked again."""
+ASK_AGAIN_S = 10.0
+"""How long a server that did not say who it is, or what its model can do, is not asked again."""
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
@@ -127,14 +127,15 @@ class OpenAIBackend:
                 self._ask_after = time.monotonic() + (FORGET_S if await self._learn() else ASK_AGAIN_S)
 
     async def _learn(self) -> bool:
-        """Whether the server said who it is."""
+        """Whether the server said all that was asked."""
         asker = Asker(self.options.base_url, self.options.api_key, self._session(), self.options.headers)
         found = await identify(asker) if self.options.profile == "auto" else self.options.server
         if found is None:
             return False
-        facts = await facts_of(asker, found, self.model) if self.options.tools in ("auto", "constrained") else None
+        decides = self.options.tools in ("auto", "constrained")
+        facts = await facts_of(asker, found, self.model) if decides else None
         self.ways.learn(found, facts)
-        return True
+        return facts is not None or not decides
 
     async def ready(self) -> bool:
         """Whether the server answers and takes the key; it is not asked to generate anything."""

@@ -74,12 +74,15 @@ class Asker:
             return None
 
     async def json(self, url: str, body: Json = None) -> Entry:
-        answer = await self.ask(url, body)
-        try:
-            value = json.loads(answer.text) if answer else {}
-        except (ValueError, RecursionError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        return _object(await self.ask(url, body))
+
+
+def _object(said: Said | None) -> Entry:
+    try:
+        value = json.loads(said.text) if said else {}
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 # --- who ---------------------------------------------------------------------------------------------------------------------------------------
@@ -116,13 +119,14 @@ def _owners(text: str) -> list[str]:
 # --- what it says of one model -----------------------------------------------------------------------------------------------------------------
 
 
-async def facts_of(asker: Asker, profile: Profile, model: str) -> Facts:
-    """What the server tells of this model before it is asked to do anything."""
+async def facts_of(asker: Asker, profile: Profile, model: str) -> Facts | None:
+    """What the server tells of this model before it is asked to do anything. None: it is not there, or still loads, so it may be asked again."""
     if profile.name == "ollama":
-        shown = await asker.json(asker.root + "/api/show", {"model": model})
-        return Facts(tools=_has(shown.get("capabilities"), "tools"))
+        shown = await asker.ask(asker.root + "/api/show", {"model": model})
+        return None if shown is None else Facts(tools=_has(_object(shown).get("capabilities"), "tools"))
     if profile.name == "llamacpp":
-        return Facts(tools=_template_tools(await asker.json(asker.root + "/props")), lark=await _takes_lark(asker))
+        props = await asker.ask(asker.root + "/props")
+        return None if props is None or not props.text else Facts(tools=_template_tools(_object(props)), lark=await _takes_lark(asker))
     return Facts()
 
 

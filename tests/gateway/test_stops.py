@@ -1,0 +1,45 @@
+"""Stop sequences in the text of a turn whose calls are text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolwire.events import CallBegin, CallEnd, Event, Finish, Text, Usage
+from toolwire.gateway.stops import Stops
+
+
+def read(stops: Stops, *batches: Sequence[Event]) -> tuple[str, bool]:
+    """The text that went on, and whether a sequence ended it."""
+    text = ""
+    for batch in batches:
+        for event in stops.feed(list(batch)):
+            if isinstance(event, Text):
+                text += event.text
+            elif isinstance(event, Finish):
+                return text, event.reason == "stop"
+    return text, False
+
+
+@given(st.text("abc", max_size=12), st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3), st.data())
+def test_it_does_not_matter_how_the_text_was_cut(text: str, sequences: list[str], data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    end: list[Event] = [Finish("length")]
+    got = read(Stops(sequences), *([Text(piece)] for piece in pieces), end)
+    assert got == read(Stops(sequences), [Text(text)], end)
+    assert not any(sequence in got[0] for sequence in sequences) and text.startswith(got[0])
+    assert got[1] == any(sequence in text for sequence in sequences) and (got[1] or got[0] == text)
+
+
+def test_what_waits_comes_out_before_a_call_and_at_the_end() -> None:
+    call: list[Event] = [CallBegin(0, "f"), CallEnd(0)]
+    stops = Stops(["END", ""])
+    assert stops.feed([Text("an E"), *call]) == [Text("an "), Text("E"), *call]
+    assert stops.feed([Text("N"), Text("EN"), Finish("length")]) == [Text("N"), Text("EN"), Finish("length")]
+
+
+def test_the_count_of_tokens_behind_a_sequence_is_kept() -> None:
+    assert Stops(["b"]).feed([Text("abc"), Text("d"), Usage(1, 2), Finish("stop")]) == [Text("a"), Usage(1, 2), Finish("stop")]
