@@ -345,7 +345,7 @@ class Vault:
                             continue
                         stack.append((path + "/", inner, self._sorted(inner, path + "/")))
                         break
-                    if extension(name) in extensions and self.policy.covers(path):
+                    if (name.endswith(extensions) or extension(name) in extensions) and self.policy.covers(path):
                         try:
                             found = os.stat(name, dir_fd=fd, follow_symlinks=False)
                         except OSError:

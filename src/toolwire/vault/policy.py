@@ -56,6 +56,7 @@ def shown(path: object, most: int = 160) -> str:
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:[ .].*)?", re.I | re.S)
+_RESERVED_BEGIN = frozenset("CPANLcpanl")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _ORDINARY = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ ()&,'+=@!.-]*[A-Za-z0-9_)])?", re.A)
 """Names that no rule but the reserved ones and the lengths can refuse."""
@@ -94,7 +95,7 @@ NAME_RULES: tuple[Rule, ...] = (
 def name_refused(name: str, limits: Limits) -> str | None:
     """Why a single name is refused; None when it is not."""
     if _ORDINARY.fullmatch(name) and len(name) <= limits.name_bytes and name.isascii():
-        return NAME_RULES[-1][0] if _RESERVED.fullmatch(name) else None
+        return NAME_RULES[-1][0] if name[0] in _RESERVED_BEGIN and _RESERVED.fullmatch(name) else None
     for reason, broken in NAME_RULES:
         if broken(name):
             return reason
