@@ -27,8 +27,8 @@ SMALL = 500_000_000
 class LocalOptions:
     """`gguf`: a path; empty: the model of `toolwire local pull`. `context`: tokens of one request, prompt and answer; `parallel`: so many requests
     are decoded together, others wait. `threads` 0: as many as fit the machine. `batch`: tokens of a prompt that are read in one step; a run can be
-    stopped between two steps. `temperature`, `top_p`, `max_tokens`: where the client says nothing. `max_string` characters and `max_items` end what
-    a tool's schema leaves open; 0: by the model's size."""
+    stopped between two steps. `temperature`, `top_p`, `max_tokens`: where the client says nothing; a required call, which ends by itself, may take
+    half the context. `max_string` characters and `max_items` end what a tool's schema leaves open; 0: by the model's size."""
 
     gguf: str = ""
     context: int = 8192
@@ -49,7 +49,7 @@ class LocalOptions:
     def limits(self, size: int) -> Limits:
         """What ends a string or an array that its schema leaves open."""
         small = size < SMALL
-        return Limits(string=self.max_string or (256 if small else 8192), items=self.max_items or (8 if small else 64), keys=8 if small else 32)
+        return Limits(string=self.max_string or (96 if small else 8192), items=self.max_items or (4 if small else 64), keys=4 if small else 32)
 
     @property
     def cores(self) -> int:

@@ -43,7 +43,7 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
         "return_progress": True,  # a callback for every step of the prompt: there the run can be stopped
         "temperature": options.temperature,
         "top_p": options.top_p,
-        "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else options.max_tokens,
+        "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else _most(turn, options),
     }
     if small:
         body |= AGAINST_LOOPS
@@ -55,6 +55,12 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
     if grammar:  # all of a held answer is its text: a model that would think first is told not to
         body |= {"grammar": grammar, "reasoning_format": "none", "chat_template_kwargs": {"enable_thinking": False}}
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _most(turn: Turn, options: LocalOptions) -> int:
+    """Tokens of an answer where the client says nothing. A required call has an end of its own: it is not cut short of it."""
+    required = turn.constraint is not None and turn.constraint.required
+    return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 
 
 def grammar_of(turn: Turn, limits: Limits, refused: Collection[str] = ()) -> str:
