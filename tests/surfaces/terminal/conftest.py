@@ -123,6 +123,7 @@ class Terminal:
             env=place.environment,
             cwd=place.folder,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a person's shell does not ignore it, a runner in the background may
         )
         os.close(slave)
         self.screen = pyte.HistoryScreen(columns, lines, history=10_000)
