@@ -95,6 +95,15 @@ def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest
     assert [row["id"] for row in rows] == ["acme/one", "two"] and "tools" in rows[0]["capabilities"]
 
 
+def test_images_by_url_are_listed_only_for_models_that_take_images(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toolwire.toml").write_text(
+        '[models.seeing]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n[models.blind]\nbackend = "local"\ngguf = "none.gguf"\n'
+    )
+    assert main(["models", "--json"]) == 0
+    can = {row["id"]: row["capabilities"] for row in json.loads(capsys.readouterr().out)}
+    assert {"images", "image_urls"} <= set(can["seeing"]) and not {"images", "image_urls"} & set(can["blind"])
+
+
 def test_the_command_line_imports_nothing_heavy_before_a_command_runs() -> None:
     heavy = {"uvicorn", "starlette", "aiohttp", "msgspec", "prometheus_client", "sqlite3", "asyncio"}
     code = f"import sys, toolwire.__main__ as m; m.build_parser('serve'); print(sorted({heavy!r} & set(sys.modules)))"

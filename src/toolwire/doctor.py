@@ -78,11 +78,8 @@ def _listed(id: str, names: Sequence[str]) -> str:
     return f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}"
 
 
-CLOSER = ("codex", "cursor", "acp")
-_REPAIR = {
-    "openai": "start its server, or correct base_url and api_key of the model",
-    "local": "toolwire local pull",
-}
+CLOSER = ("local", "codex", "cursor", "acp")
+_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
 
 
 async def _codex(settings: Settings) -> list[Finding]:
@@ -109,14 +106,20 @@ async def _one_codex(subject: str, options: Any) -> Finding:
 
 
 async def _local(settings: Settings) -> list[Finding]:
-    """The embedded model."""
-    from toolwire.backends.local.pull import default_path, importable
+    """The embedded model: every model that uses it, or the one that was pulled."""
+    from toolwire.backends.local.model import key_of, lacking
+    from toolwire.backends.local.options import LocalOptions
+    from toolwire.backends.registry import check
 
-    if not importable():
-        return [Finding("embedded model", "missing", "llama.cpp is not installed", "pip install 'toolwire[local]'")]
-    if not default_path().is_file():
-        return [Finding("embedded model", "missing", "no model was pulled", "toolwire local pull")]
-    return [Finding("embedded model", "ok", f"{default_path().name}, tools constrained")]
+    models: dict[str, Any] = {f"model {model.id}": check("local", model.options) for model in settings.models if model.backend == "local"}
+    out = []
+    for subject, options in (models or {"embedded model": LocalOptions()}).items():
+        lacks = lacking(options)
+        if lacks:
+            out.append(Finding(subject, "problem" if models else "missing", *lacks))
+        else:
+            out.append(Finding(subject, "ok", f"{os.path.basename(key_of(options)[0])}, tools constrained"))
+    return out
 
 
 async def _servers(settings: Settings) -> list[Finding]:

@@ -18,7 +18,7 @@ def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
     rows = []
     for id, backend in catalog.offered():
         held = backend.capabilities
-        can = [f.name for f in fields(held) if f.type == "bool" and getattr(held, f.name)]
+        can = [f.name for f in fields(held) if f.type == "bool" and getattr(held, f.name) and (held.images or f.name != "image_urls")]
         rows.append(
             {"id": id, "backend": catalog.kind(id), "tools": backend.strategy, "dialect": dialect(held, backend.strategy), "capabilities": can}
         )

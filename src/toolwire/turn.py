@@ -154,7 +154,8 @@ class Constraint:
         opening {"name": NAME, "arguments": ARGUMENTS} closing
 
     `required`: at least one call and no text; else text, with calls in it. `calls`: so many at most. `begun` is what the answer already begins with:
-    nothing, `opening`, or, for a single tool, all of `head` too.
+    nothing, `opening`, or, for a single tool, all of `head` too. `barred`: what the text must not hold,
+    where a model would copy it. `answered`: the results of the last calls have just been told.
     """
 
     tools: tuple[ToolSpec, ...]
@@ -163,6 +164,8 @@ class Constraint:
     required: bool
     calls: int = 1
     begun: str = ""
+    barred: tuple[str, ...] = ()
+    answered: bool = False
 
     @staticmethod
     def head(tool: ToolSpec) -> str:

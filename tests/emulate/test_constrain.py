@@ -256,6 +256,23 @@ def test_a_grammar_allows_so_many_calls_and_text_only_where_no_call_is_required(
     assert rules(lark(Constraint((WEATHER,), "", "", False)))["start"] == "first"
 
 
+def test_free_text_and_what_leads_to_a_call_hold_nothing_that_is_barred_from_a_model_that_copies() -> None:
+    barring = Constraint((WEATHER,), "<<", ">>", False, barred=("<a", '<"b'))
+    told = rules(lark(barring, copies=True))
+    assert told["FREE"] == r'/(?s:.*)/ & ~(/(?s:.*)/ ("<<" | "<a" | "<\"b") /(?s:.*)/)'
+    assert told['lead[suffix="<<"]'] == r'/(?s:.*)/ & ~(/(?s:.*)/ ("<a" | "<\"b") /(?s:.*)/)'
+    assert lark(barring) == lark(Constraint((WEATHER,), "<<", ">>", False), copies=True)
+
+
+def test_words_come_first_only_where_results_were_told_to_a_model_that_copies() -> None:
+    def begins(answered: bool, copies: bool) -> set[bool]:
+        told = rules(lark(Constraint((WEATHER,), "<<", ">>", False, answered=answered), copies=copies))
+        return {told[rule].startswith(r"/(?s:[^<\s].*)/") for rule in ("FREE", 'lead[suffix="<<"]')}
+
+    assert begins(True, True) == {True}
+    assert begins(True, False) == begins(False, True) == begins(False, False) == {False}
+
+
 def test_the_schemas_of_a_grammar_can_be_tried_apart() -> None:
     whole, single = probes(lark(Constraint((WEATHER, CLOCK), "<<", ">>", False)))
     assert rules(whole)["start"] == '"~" (arguments0 | arguments1)'
@@ -283,9 +300,17 @@ def test_a_schema_that_is_too_large_or_has_no_instance_is_not_said_to_be_held() 
     assert not is_held({"type": "object", "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}}, "required": ["a"]})
 
 
-@pytest.mark.parametrize("odd", [{"properties": [1]}, {"anyOf": 5}, {"allOf": {"a": 1}}, {"$defs": [1]}, {"prefixItems": 3}])
+@pytest.mark.parametrize(
+    "odd", [{"properties": [1]}, {"anyOf": 5}, {"allOf": {"a": 1}}, {"$defs": [1]}, {"prefixItems": 3}, {"type": 3}, {"type": []}]
+)
 def test_a_keyword_of_the_wrong_type_is_not_kept(odd: Any) -> None:
     assert not exact(odd, own=True) and not exact({"properties": {"a": odd}})
+
+
+@pytest.mark.parametrize("word", ["objekt", ["string", "objekt"]])
+def test_a_type_that_no_schema_knows_is_not_kept(word: Any) -> None:
+    assert not exact({"type": word}, own=True) and not exact({"properties": {"a": {"type": word}}})
+    assert exact({"type": ["string", "null"]}) and exact({"type": "object"})
 
 
 @pytest.mark.parametrize(

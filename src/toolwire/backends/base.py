@@ -44,7 +44,6 @@ class Capabilities:
     """How the model writes calls as text: what is looked for, and, where the sentinel is not among them, what is taught. Empty: the default."""
     reasoning: bool = False
     usage: bool = True
-    ends_turn: bool = True
     fields: frozenset[str] = field(default_factory=frozenset)
 
 

@@ -22,6 +22,8 @@ GUIDANCE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ",
 """How llguidance is to write JSON: in one way, so that nothing can be stretched. A keyword that it does not know is no error."""
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
+WORDS = r"/(?s:[^<\s].*)/"
+"""Text that begins with no marker."""
 ANY_OBJECT: Schema = {"type": "object"}
 ANSWER, ARGUMENTS = "answer", "arguments"
 """The rules of a grammar that hold a schema: of an answer that is JSON, and, with its number, of a tool."""
@@ -63,9 +65,17 @@ def _renamed(schema: Any, prefix: str) -> Any:
 # --- grammars ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def lark(constraint: Constraint, limits: Limits = DEFAULT, *, loose: Collection[str] = (), answer: Mapping[str, Any] | None = None) -> str:
+def lark(
+    constraint: Constraint,
+    limits: Limits = DEFAULT,
+    *,
+    loose: Collection[str] = (),
+    answer: Mapping[str, Any] | None = None,
+    copies: bool = False,
+) -> str:
     """The grammar of an answer. `loose` names tools whose arguments are only held to be an object; `answer` is the schema of an answer that is no
-    call, where it is not to be text."""
+    call, where it is not to be text. `copies`: the model is so small that it copies what it was shown; so its text holds nothing that is barred, and
+    after results it begins with words, since the next best thing to copy would be the last call."""
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
     begun = [(at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)]
@@ -77,7 +87,13 @@ def lark(constraint: Constraint, limits: Limits = DEFAULT, *, loose: Collection[
     elif answer is not None:
         rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, bounded(answer, limits, portable=False))]
     else:
-        rules = [f"start: FREE | lead body{following}", f"FREE: {ANY} & ~({ANY} {quoted} {ANY})", f"lead[suffix={quoted}]: {ANY}"]
+        text = WORDS if copies and constraint.answered else ANY
+        barred = constraint.barred if copies else ()
+        rules = [
+            f"start: FREE | lead body{following}",
+            f"FREE: {text} & {_without(opening, *barred)}",
+            f"lead[suffix={quoted}]: {text}{' & ' + _without(*barred) if barred else ''}",
+        ]
     if " body" in rules[0]:
         rules.append("body: " + " | ".join(_then(head, f"rest{at}") for at, head in enumerate(heads)))
     for at, tool in enumerate(constraint.tools):
@@ -101,6 +117,11 @@ def probes(grammar: str) -> tuple[str, dict[str, str]]:
 def _then(text: str, rule: str) -> str:
     """A literal and what follows it; an empty literal is none of the language."""
     return f"{json.dumps(text)} {rule}" if text else rule
+
+
+def _without(*texts: str) -> str:
+    """Whatever holds none of these texts."""
+    return f"~({ANY} ({' | '.join(map(json.dumps, texts))}) {ANY})"
 
 
 def _json(rule: str, schema: Schema) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from toolwire.emulate.keywords import TYPES
+
 ANNOTATIONS = frozenset(
     {
         "title",
@@ -42,7 +44,7 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
     if isinstance(schema, bool):
         return schema
     kept = KEPT | WIDE | {"allOf"} if own else KEPT
-    if not isinstance(schema, Mapping) or depth > DEEPEST or not kept.issuperset(schema):
+    if not isinstance(schema, Mapping) or depth > DEEPEST or not kept.issuperset(schema) or not _is_type(schema.get("type", "object")):
         return False
     many = [schema[key] for key in (*MANY, "allOf") if key in schema]
     named = [schema[key] for key in NAMED if key in schema]
@@ -52,3 +54,8 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
     inner += [one for group in many for one in group]
     inner += [one for group in named for one in group.values()]
     return all(exact(one, own, depth + 1) for one in inner)
+
+
+def _is_type(given: Any) -> bool:
+    """Whether this is a type, or several, that JSON schema knows."""
+    return all(one in TYPES for one in given) and given != [] if isinstance(given, list) else given in TYPES

@@ -14,6 +14,9 @@ from toolwire.emulate.dialects.render import envelope, render
 BARE = ""
 """In place of a dialect's name: the whole answer is one call as JSON."""
 
+MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
+"""What only we write, up to the token, which a small model copies with faults: barred from the text of an answer where the decoder can be held."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:

@@ -47,6 +47,20 @@ async def test_a_named_call_then_its_result_makes_a_whole_loop(table: Any, local
     assert second["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize("told", ["18 degrees and sunny", '{"temperature": 18, "sky": "sunny"}'])
+async def test_an_answer_after_a_result_is_in_words_and_not_in_our_markup(table: Any, local: LocalBackend, judge: Judge, told: str) -> None:
+    """So small a model would copy the result as it stands, or, kept from that, its own call once more."""
+    first = await table.serve(local).body("chat", {**ASK, "tool_choice": "required", "parallel_tool_calls": False})
+    message = first["choices"][0]["message"]
+    [call] = message["tool_calls"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": told}
+    second = await table.body("chat", {**ASK, "messages": [*ASK["messages"], message, result], "temperature": 0, "max_completion_tokens": 40})
+    judge.body(second, "chat")
+    text = second["choices"][0]["message"]["content"]
+    assert text and not text.startswith("<")
+    assert "<tool_result" not in text and "</tool_" not in text
+
+
 async def test_a_call_that_is_cut_is_length_and_never_a_completed_call(table: Any, local: LocalBackend) -> None:
     body = await table.serve(local).body("chat", {**ASK, "tool_choice": "required", "max_completion_tokens": 4})
     assert body["choices"][0]["finish_reason"] == "length"

@@ -7,13 +7,11 @@ of the prompt.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
-from toolwire.backends.local.model import Model, give_back, key_of, take
+from toolwire.backends.local.model import Model, give_back, lacking, take
 from toolwire.backends.local.options import SMALL, LocalOptions
-from toolwire.backends.local.pull import importable
 from toolwire.backends.local.reading import Reader
 from toolwire.backends.local.request import FIELDS, grammar_of, render
 from toolwire.backends.local.stream import Stream
@@ -49,7 +47,7 @@ class LocalBackend:
 
     async def ready(self) -> bool:
         """Whether llama.cpp and the file are there; nothing is loaded."""
-        return importable() and os.path.isfile(key_of(self.options)[0])
+        return lacking(self.options) is None
 
     async def close(self) -> None:
         model, self._model = self._model, None
@@ -75,7 +73,7 @@ class LocalBackend:
 
     def _body(self, turn: Turn, model: Model) -> bytes:
         """The request, with a grammar that is known to be read. In the thread that decodes."""
-        limits = self.options.limits(model.size)
-        grammar = grammar_of(turn, limits)
+        limits, small = self.options.limits(model.size), model.size < SMALL
+        grammar = grammar_of(turn, limits, small=small)
         refused = model.refused(grammar) if grammar else set()
-        return render(turn, self.options, grammar_of(turn, limits, refused) if refused else grammar, small=model.size < SMALL)
+        return render(turn, self.options, grammar_of(turn, limits, refused, small) if refused else grammar, small=small)

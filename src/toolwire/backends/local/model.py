@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.backends.local.options import LocalOptions
-from toolwire.backends.local.pull import default_path
+from toolwire.backends.local.pull import default_path, importable
 from toolwire.backends.local.stream import Stream
 from toolwire.emulate.constrain import probes
 from toolwire.errors import ToolwireError
@@ -150,6 +150,17 @@ _models_lock = threading.Lock()
 def key_of(options: LocalOptions) -> Key:
     path = Path(options.gguf).expanduser() if options.gguf else default_path()
     return (os.path.realpath(path), options.context, options.parallel, options.cores, options.batch)
+
+
+def lacking(options: LocalOptions) -> tuple[str, str] | None:
+    """What a model needs and has not, and what mends it; None: it could be loaded. Nothing is imported or read."""
+    if not importable():
+        return "llama.cpp is not installed", "pip install 'toolwire[local]'"
+    if os.path.isfile(key_of(options)[0]):
+        return None
+    if options.gguf:
+        return f"no file {options.gguf}", "correct gguf of the model, or leave it out and run: toolwire local pull"
+    return "no model was pulled", "toolwire local pull"
 
 
 def take(options: LocalOptions) -> Model:

@@ -63,14 +63,14 @@ def _most(turn: Turn, options: LocalOptions) -> int:
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 
 
-def grammar_of(turn: Turn, limits: Limits, refused: Collection[str] = ()) -> str:
+def grammar_of(turn: Turn, limits: Limits, refused: Collection[str] = (), small: bool = False) -> str:
     """What the answer is held to; empty: nothing. A schema in a rule that was refused becomes that of any object."""
     schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
     if schema is not None and ANSWER in refused:
         schema = ANY_OBJECT
     if turn.constraint is not None:
         loose = [tool.name for place, tool in enumerate(turn.constraint.tools) if f"{ARGUMENTS}{place}" in refused]
-        return lark(turn.constraint, limits, loose=loose, answer=schema)
+        return lark(turn.constraint, limits, loose=loose, answer=schema, copies=small)
     return json_lark(schema, limits) if schema is not None else ""
 
 

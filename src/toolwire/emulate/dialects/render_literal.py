@@ -7,17 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from toolwire.emulate.arguments import load_object
+
 _KEYWORD = re.compile(r"[A-Za-z_]\w{0,99}\Z", re.ASCII)
 _WORDS = {True: "True", False: "False", None: "None"}
 _QUOTE = '<|"|>'
-
-
-def _object(arguments: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _python(value: Any) -> str:
@@ -30,7 +24,7 @@ def _python(value: Any) -> str:
 
 
 def _python_call(name: str, arguments: str) -> str:
-    values = _object(arguments)
+    values = load_object(arguments or "{}")
     if values is None:
         return f"{name}(**{arguments})"
     if not all(map(_KEYWORD.match, values)):
@@ -61,7 +55,7 @@ def _gemma_key(key: str) -> str:
 
 
 def _gemma(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
+    values = load_object(arguments or "{}")
     return f"<|tool_call>call:{name}{arguments if values is None else _gemma_value(values)}<tool_call|>"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from toolwire.emulate.arguments import load_object
 from toolwire.emulate.tag_block import wants_string
 
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
@@ -31,35 +33,64 @@ def _looks_like_json(text: str) -> bool:
     return text.strip()[:1] in tuple("-0123456789[{'tfnTFN") or text != text.strip() or not text
 
 
-def _object(arguments: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+def _members(arguments: str, fits: Callable[[str, Any], object]) -> dict[str, Any] | None:
+    """The arguments one by one, where all of them fit between tags; else None, and they are written as the JSON they are."""
+    values = load_object(arguments or "{}")
+    return values if values is not None and all(fits(key, value) for key, value in values.items()) else None
 
 
-def _qwen_xml(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
-        body = "\n" + _no_angle(arguments) + "\n"
-    else:
-        body = "\n" + "".join(f"<parameter={key}>\n{_value(value, wants_string(schema, key))}\n</parameter>\n" for key, value in values.items())
-    return f"<tool_call>\n<function={name}>{body}</function>\n</tool_call>"
+def _plain_key(key: str, value: Any) -> object:
+    return _PLAIN_KEY.match(key)
 
 
-def _anthropic(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
-        body = "\n" + _no_angle(arguments) + "\n"
-    else:
-        body = "\n" + "".join(f'<parameter name="{key}">{_value(value, wants_string(schema, key))}</parameter>\n' for key, value in values.items())
-    return f'<function_calls>\n<invoke name="{name}">{body}</invoke>\n</function_calls>'
+def _xml_name(key: str, value: Any) -> object:
+    return _XML_NAME.match(key)
+
+
+def _dsml_value(value: Any, is_string: bool) -> str:
+    """The rest of the parameter's tag and the value: the tag says whether it is text."""
+    if isinstance(value, str) and "<" not in value:
+        return f'string="true">{value}'
+    return f'string="false">{_no_angle(json.dumps(value, ensure_ascii=False))}'
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A call's tags around its parameters, or around JSON; `value` writes what stands in a parameter."""
+
+    opening: str
+    parameter: str
+    closing: str
+    value: Callable[[Any, bool], str] = _value
+
+    def __call__(self, name: str, arguments: str, schema: Mapping[str, Any]) -> str:
+        values = _members(arguments, _plain_key)
+        if values is None:
+            body = _no_angle(arguments) + "\n"
+        else:
+            body = "".join(self.parameter.format(key=key, value=self.value(value, wants_string(schema, key))) for key, value in values.items())
+        return self.opening.format(name=name) + body + self.closing
+
+
+_FORMS = {
+    "qwen_xml": _Form("<tool_call>\n<function={name}>\n", "<parameter={key}>\n{value}\n</parameter>\n", "</function>\n</tool_call>"),
+    "anthropic": _Form('<function_calls>\n<invoke name="{name}">\n', '<parameter name="{key}">{value}</parameter>\n', "</invoke>\n</function_calls>"),
+    "glm": _Form("<tool_call>{name}\n", "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n", "</tool_call>"),
+    "minimax": _Form(
+        '<minimax:tool_call>\n<invoke name="{name}">\n', '<parameter name="{key}">{value}</parameter>\n', "</invoke>\n</minimax:tool_call>"
+    ),
+    "dsml": _Form(
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="{name}">\n',
+        '<｜DSML｜parameter name="{key}" {value}</｜DSML｜parameter>\n',
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        _dsml_value,
+    ),
+}
 
 
 def _use_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_XML_NAME.match(key) for key in values):
+    values = _members(arguments, _xml_name)
+    if values is None:
         return f'<use_tool name="{name}">{arguments}</use_tool>'
     lines = [f"  <name>{name}</name>", *("  " + _child(key, value, schema) for key, value in values.items())]
     return "<use_tool>\n" + "\n".join(lines) + "\n</use_tool>"
@@ -77,38 +108,6 @@ def _quotable(value: str, schema: Mapping[str, Any], key: str) -> str:
     return value if plain else json.dumps(value, ensure_ascii=False)
 
 
-def _glm(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
-        return f"<tool_call>{name}\n{_no_angle(arguments)}\n</tool_call>"
-    pairs = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{_value(value, wants_string(schema, key))}</arg_value>\n" for key, value in values.items())
-    return f"<tool_call>{name}\n{pairs}</tool_call>"
-
-
-def _minimax(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
-        body = _no_angle(arguments) + "\n"
-    else:
-        body = "".join(f'<parameter name="{key}">{_value(value, wants_string(schema, key))}</parameter>\n' for key, value in values.items())
-    return f'<minimax:tool_call>\n<invoke name="{name}">\n{body}</invoke>\n</minimax:tool_call>'
-
-
-def _dsml(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_PLAIN_KEY.match(key) for key in values):
-        body = _no_angle(arguments) + "\n"
-    else:
-        body = "".join(f'<｜DSML｜parameter name="{key}" {_dsml_value(value)}</｜DSML｜parameter>\n' for key, value in values.items())
-    return f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="{name}">\n{body}</｜DSML｜invoke>\n</｜DSML｜function_calls>'
-
-
-def _dsml_value(value: Any) -> str:
-    if isinstance(value, str) and "<" not in value:
-        return f'string="true">{value}'
-    return f'string="false">{_no_angle(json.dumps(value, ensure_ascii=False))}'
-
-
 _XTML_TYPES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -120,8 +119,8 @@ _XTML_TYPES: tuple[tuple[type, str], ...] = (
 
 
 def _kimi_k3(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_xtml_fits(key, value) for key, value in values.items()):
+    values = _members(arguments, _xtml_fits)
+    if values is None:
         body = f'<|open|>json type="object"<|sep|>{_no_angle(arguments)}<|close|>json<|sep|>'
     else:
         body = "".join(_xtml_argument(key, value) for key, value in values.items())
@@ -140,19 +139,15 @@ def _xtml_argument(key: str, value: Any) -> str:
 
 
 def _tag_is_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
-    values = _object(arguments)
-    if values is None or not all(_XML_NAME.match(key) for key in values):
+    values = _members(arguments, _xml_name)
+    if values is None:
         return f"<{name}>\n{_no_angle(arguments)}\n</{name}>"
     return f"<{name}>\n" + "".join(_child(key, value, schema) + "\n" for key, value in values.items()) + f"</{name}>"
 
 
-RENDER_TAGGED = {
+RENDER_TAGGED: dict[str, Callable[[str, str, Mapping[str, Any]], str]] = {
     "use_tool": _use_tool,
-    "qwen_xml": _qwen_xml,
-    "anthropic": _anthropic,
-    "glm": _glm,
-    "minimax": _minimax,
-    "dsml": _dsml,
+    **_FORMS,
     "kimi_k3": _kimi_k3,
     "tag_is_tool": _tag_is_tool,
 }
