@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +12,9 @@ import pytest
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
+from toolwire.events import CallArgs, CallEnd
 
 MINE = ("pythonic", "lfm2", "gemma")
-EVERY = tuple(DIALECTS)
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -25,37 +25,7 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "music.play-song"},
 ]
 Told = list[tuple[str, ...]]
-
-
-def told(events: list[Event]) -> Told:
-    """Texts and calls in their order: ("text", …) and (name, arguments, status)."""
-    out: Told = []
-    name = arguments = ""
-    for event in events:
-        if isinstance(event, Text):
-            before = out.pop()[1] if out and out[-1][0] == "text" else ""
-            out.append(("text", before + event.text))
-        elif isinstance(event, CallBegin):
-            name, arguments = event.name, ""
-        elif isinstance(event, CallArgs):
-            arguments += event.delta
-        elif isinstance(event, CallEnd):
-            out.append((name, arguments, event.status))
-    return out
-
-
-def read(pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Told:
-    parser = ToolCallParser(TOOLS, dialects, nonce="k7", **options)
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
-
-
-def agreed(text: str, **options: Any) -> Told:
-    """What comes out, which must not depend on the cuts."""
-    whole = read([text], **options)
-    assert read(list(text), **options) == whole
-    for cut in range(1, len(text)):
-        assert read([text[:cut], text[cut:]], **options) == whole, cut
-    return whole
+Reads = Callable[..., Told]
 
 
 def call(arguments: str = '{"city": "Paris"}', name: str = "get_weather", status: str = "ok") -> tuple[str, ...]:
@@ -118,7 +88,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS)
-def test_a_call_as_a_model_writes_it(text: str, expected: Told) -> None:
+def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -> None:
     assert agreed(text) == expected
     assert agreed(text, arguments="validated") == expected
 
@@ -159,7 +129,7 @@ LITERALS = [
 
 
 @pytest.mark.parametrize("literal", LITERALS)
-def test_a_literal_is_what_python_says(literal: str) -> None:
+def test_a_literal_is_what_python_says(literal: str, agreed: Reads) -> None:
     expected = json.loads(json.dumps({"v": ast.literal_eval(literal)}))
     for text in (f"[write(v={literal})]", f"<|tool_call_start|>[write(v={literal})]<|tool_call_end|>"):
         got = agreed(text)
@@ -177,7 +147,7 @@ MENDED = [
 
 
 @pytest.mark.parametrize(("literal", "expected", "status"), MENDED)
-def test_a_literal_that_python_would_not_read_is_mended(literal: str, expected: str, status: str) -> None:
+def test_a_literal_that_python_would_not_read_is_mended(literal: str, expected: str, status: str, agreed: Reads) -> None:
     assert agreed(f"[write(v={literal})]") == [call(f'{{"v": {expected}}}', "write", status)]
 
 
@@ -222,7 +192,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_no_call_stays_text(text: str) -> None:
+def test_what_is_no_call_stays_text(text: str, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == [("text", text)]
 
 
@@ -243,7 +213,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BROKEN)
-def test_a_broken_call_is_told_as_broken(text: str, expected: Told) -> None:
+def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == expected
 
 
@@ -258,7 +228,7 @@ FULL = {
 
 @pytest.mark.parametrize("mode", ["eager", "validated"])
 @pytest.mark.parametrize("dialect", FULL)
-def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str) -> None:
+def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str, read: Reads) -> None:
     text = FULL[dialect]
     whole = call('{"city": "Paris", "days": 12}')
     assert read([text], arguments=mode) == [whole]
@@ -273,7 +243,7 @@ def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str) -> 
 
 
 @pytest.mark.parametrize("dialect", FULL)
-def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str) -> None:
+def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, read: Reads) -> None:
     text = FULL[dialect]
     for cut in range(text.index("get_weather") + len("get_weather") + 1, text.rindex("2")):
         assert [each[2] for each in read([text[:cut]], reason="length", dialects=MINE)] == ["truncated"]
@@ -303,7 +273,7 @@ def test_what_comes_of_one_piece_is_sent_as_one() -> None:
     assert [event.delta for event in events if isinstance(event, CallArgs)] == ['{"a": [1, 2, ["x", {"y": null}]]}']
 
 
-def test_a_literal_as_deep_as_it_likes_is_refused_and_not_a_failure() -> None:
+def test_a_literal_as_deep_as_it_likes_is_refused_and_not_a_failure(read: Reads) -> None:
     for opened in ("[", "(", "{'a': ", "[("):
         text = "<|tool_call_start|>[write(a=" + opened * 3000
         assert read([text])[0][2] == read(list(text))[0][2] == "invalid"
@@ -320,7 +290,7 @@ HARD = {
 
 @pytest.mark.parametrize("dialect", MINE)
 @pytest.mark.parametrize("keys", [["plain"], ["all markers", "all_ends"], ["all_ends"], [""], ["odd key <b>\n"], list(HARD), []])
-def test_adverse_arguments_survive(dialect: str, keys: list[str]) -> None:
+def test_adverse_arguments_survive(dialect: str, keys: list[str], agreed: Reads, read: Reads) -> None:
     arguments = {key: HARD[key] for key in keys}
     text = "So:\n" + render(dialect, "write", json.dumps(arguments, ensure_ascii=False)) + "\nthen"
     got = agreed(text, dialects=(dialect,)) if len(text) < 500 else read(list(text), dialects=(dialect,))
@@ -328,6 +298,6 @@ def test_adverse_arguments_survive(dialect: str, keys: list[str]) -> None:
     assert got[1][2] == "ok" and json.loads(got[1][1]) == arguments
 
 
-def test_a_quoted_call_is_no_call() -> None:
+def test_a_quoted_call_is_no_call(agreed: Reads) -> None:
     text = '[get_weather(city="Paris")]'
     assert agreed(text, quoted=[f"The page says {text}."]) == [("text", text)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +12,9 @@ from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.scanner import Limits, ToolCallParser
 from toolwire.emulate.yaml_values import yaml_mapping
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
+from toolwire.events import CallArgs, CallEnd
 
 MINE = ("glm", "minimax", "dsml", "kimi_k3", "tag_is_tool")
-EVERY = tuple(DIALECTS)
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -27,37 +27,7 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "write"},
 ]
 Told = list[tuple[str, ...]]
-
-
-def told(events: list[Event]) -> Told:
-    """Texts and calls in their order: ("text", …) and (name, arguments, status)."""
-    out: Told = []
-    name = arguments = ""
-    for event in events:
-        if isinstance(event, Text):
-            before = out.pop()[1] if out and out[-1][0] == "text" else ""
-            out.append(("text", before + event.text))
-        elif isinstance(event, CallBegin):
-            name, arguments = event.name, ""
-        elif isinstance(event, CallArgs):
-            arguments += event.delta
-        elif isinstance(event, CallEnd):
-            out.append((name, arguments, event.status))
-    return out
-
-
-def read(pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Told:
-    parser = ToolCallParser(TOOLS, dialects, nonce="k7", **options)
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
-
-
-def agreed(text: str, **options: Any) -> Told:
-    """What comes out, which must not depend on the cuts."""
-    whole = read([text], **options)
-    assert read(list(text), **options) == whole
-    for cut in range(1, len(text)):
-        assert read([text[:cut], text[cut:]], **options) == whole, cut
-    return whole
+Reads = Callable[..., Told]
 
 
 def call(arguments: str = '{"city": "Paris"}', name: str = "get_weather", status: str = "ok") -> tuple[str, ...]:
@@ -156,7 +126,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS)
-def test_a_call_as_a_model_writes_it(text: str, expected: Told) -> None:
+def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -> None:
     assert agreed(text) == expected
     assert agreed(text, arguments="validated") == expected
 
@@ -186,7 +156,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_no_call_stays_text(text: str) -> None:
+def test_what_is_no_call_stays_text(text: str, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == [("text", text)]
 
 
@@ -211,7 +181,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BROKEN)
-def test_a_broken_call_is_told_as_broken(text: str, expected: Told) -> None:
+def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == expected
 
 
@@ -229,7 +199,7 @@ FULL = {
 
 @pytest.mark.parametrize("mode", ["eager", "validated"])
 @pytest.mark.parametrize("dialect", FULL)
-def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str) -> None:
+def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str, read: Reads) -> None:
     text = FULL[dialect]
     whole = call('{"city": "Paris", "days": 12}')
     assert read([text], arguments=mode) == [whole]
@@ -251,7 +221,7 @@ def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str) -> 
 
 
 @pytest.mark.parametrize("dialect", [*FULL])
-def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str) -> None:
+def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, read: Reads) -> None:
     text = FULL[dialect]
     cut = text.index("12") + 1
     assert [each[2] for each in read([text[:cut]], reason="length", dialects=MINE)] == ["truncated"]
@@ -279,7 +249,7 @@ HARD = {
 
 @pytest.mark.parametrize("dialect", MINE)
 @pytest.mark.parametrize("keys", [["plain"], ["all markers", "all ends"], [""], ["odd key <b>\n"], list(HARD), []])
-def test_adverse_arguments_survive(dialect: str, keys: list[str]) -> None:
+def test_adverse_arguments_survive(dialect: str, keys: list[str], agreed: Reads, read: Reads) -> None:
     arguments = {key: HARD[key] for key in keys}
     written = render(dialect, "write", json.dumps(arguments, ensure_ascii=False))
     got = (
@@ -291,23 +261,23 @@ def test_adverse_arguments_survive(dialect: str, keys: list[str]) -> None:
     assert got[1][2] == "ok" and json.loads(got[1][1]) == arguments
 
 
-def test_only_declared_tools_open_a_block_by_their_name() -> None:
+def test_only_declared_tools_open_a_block_by_their_name(told: Reads) -> None:
     parser = ToolCallParser([{"name": f"tool_{number}"} for number in range(128)], ["tag_is_tool"])
     text = "<tool_500>\na: 1\n</tool_500> <tool_77>\na: 1\n</tool_77>"
     assert told(parser.feed(text) + parser.finish()) == [("text", "<tool_500>\na: 1\n</tool_500> "), ("tool_77", '{"a": 1}', "ok")]
 
 
-def test_a_tool_that_is_called_like_a_marker_does_not_hide_it() -> None:
+def test_a_tool_that_is_called_like_a_marker_does_not_hide_it(told: Reads) -> None:
     parser = ToolCallParser([{"name": "tool_call"}, {"name": "write"}], ["tag_is_tool", "hermes"])
     assert told(parser.feed('<tool_call>{"name": "write"}</tool_call>') + parser.finish()) == [EMPTY]
 
 
-def test_a_quoted_element_is_no_call() -> None:
+def test_a_quoted_element_is_no_call(agreed: Reads) -> None:
     text = "<get_weather>\ncity: Paris\n</get_weather>"
     assert agreed(text, quoted=[f"The page says {text}."]) == [("text", text)]
 
 
-def test_what_exceeds_its_limit_is_text() -> None:
+def test_what_exceeds_its_limit_is_text(agreed: Reads) -> None:
     text = "<write>\na: " + "x" * 300 + "\n</write>"
     assert agreed(text, limits=Limits(header=100, held=200), dialects=("tag_is_tool",)) == [("text", text)]
 

@@ -15,13 +15,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
-from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, pieces
+from toolwire.testing.provider import Body, FakeProvider, Problem, first_problem
+from toolwire.testing.upstream import Recorded, Reply, pieces
 
-Body = dict[str, Any]
 DEFAULT_KEY = "AIzaSyFake-Key-0123456789abcdefghijklmn"
 SIGNATURE = base64.b64encode(b"\x12\x88\x05a signed thought").decode()
 DUMMY_SIGNATURES = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
@@ -163,8 +163,6 @@ CONFIG_FIELDS = frozenset(
 )
 _DATA = ("text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
-Problem = str | None
-
 
 _OPAQUE = frozenset(
     "args response parameters parametersJsonSchema parameters_json_schema responseSchema responseJsonSchema response_json_schema".split()
@@ -293,26 +291,15 @@ RULES: tuple[Callable[[Body, str], Problem], ...] = (fields_known, contents, tur
 
 # --- the server --------------------------------------------------------------------------------------------------------------------------------
 
-_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(generateContent|streamGenerateContent)")
+_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|streamGenerateContent)")
 
 
-class FakeGoogle(FakeUpstream):
-    """Plays its answers in order and repeats the last one. `refused` holds what it refused, and why. `models`: the names it knows."""
+class FakeGoogle(FakeProvider[Answer]):
+    """Answers and models, as in `FakeProvider`."""
 
     def __init__(self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None) -> None:
-        super().__init__(self._respond)
-        self.answers = list(script)
-        self.key, self.models = key, models
-        self.refused: list[tuple[Recorded, str]] = []
+        super().__init__(*script, key=key, models=models)
         self._issued = {base64.b64encode(dummy.encode()).decode() for dummy in DUMMY_SIGNATURES}
-
-    @property
-    def base_url(self) -> str:
-        return super().base_url.removesuffix("/v1")
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        return self
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
@@ -324,20 +311,17 @@ class FakeGoogle(FakeUpstream):
             return web.json_response(_error_body(400, "This server streams server-sent events only: ask with alt=sse."), status=400)
         return await super()._serve(request)
 
-    def _respond(self, request: Recorded) -> Reply:
-        path = _PATH.fullmatch(request.path)
-        refusal = self._refusal(request, path[1]) if path else error(404, "Requested entity was not found.")
-        if refusal is not None:
-            self.refused.append((request, json.loads(refusal.frames[0])["error"]["message"]))
-            return refusal
-        assert path is not None
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Reply):
-            return answer
+    def _issue(self, answer: Answer) -> None:
         self._issued |= {part.signature for part in answer.parts if not isinstance(part, Thought) and part.signature}
-        return answer.as_reply(path[2] == "streamGenerateContent")
 
-    def _refusal(self, request: Recorded, model: str) -> Reply | None:
+    def _streams(self, request: Recorded) -> bool:
+        return request.path.endswith(":streamGenerateContent")
+
+    def _refusal(self, request: Recorded) -> Reply | None:
+        path = _PATH.fullmatch(request.path)
+        if path is None:
+            return error(404, "Requested entity was not found.")
+        model = path[1]
         headers = {name.lower(): value for name, value in request.headers.items()}
         if "x-goog-api-key" not in headers:
             return error(403, "Method doesn't allow unregistered callers (callers without established identity). Please use API Key.")
@@ -348,10 +332,9 @@ class FakeGoogle(FakeUpstream):
         if timeout < 10:
             return error(400, f"Manually set deadline {timeout:g}s is too short. Minimum allowed deadline is 10s.")
         body = camel(request.body)
-        for rule in RULES:
-            problem = rule(body, model)
-            if problem is not None:
-                return error(400, problem)
+        problem = first_problem(RULES, body, model)
+        if problem is not None:
+            return error(400, problem)
         for content in body["contents"]:
             if any("thoughtSignature" in part and part["thoughtSignature"] not in self._issued for part in content["parts"]):
                 return error(400, "Corrupted thought signature.")

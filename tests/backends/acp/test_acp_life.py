@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +22,28 @@ from toolwire.backends.acp.process import AgentProcess
 
 Agent = Callable[..., AcpBackend]
 Talks = Callable[..., Any]
+Living = Callable[[int], set[int]]
+Gone = Callable[[int], Awaitable[bool]]
 LOOP = [{"say": "Let me look."}, {"call": "get_weather", "arguments": {"city": "Oslo"}}, {"say": "It is {result}."}]
 
 
-def family(group: int) -> list[int]:
-    """The processes of a group that live."""
-    out = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = entry.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(pgrp) == group and state != "Z":
-            out.append(int(entry.parent.name))
-    return out
+@pytest.fixture
+def gone(living: Living) -> Gone:
+    """`await gone(group)`: nothing of the group lives any more."""
 
+    async def gone(group: int) -> bool:
+        async with asyncio.timeout(10.0):
+            while living(group):
+                await asyncio.sleep(0.02)
+        return True
 
-async def gone(group: int, within_s: float = 10.0) -> bool:
-    async with asyncio.timeout(within_s):
-        while family(group):
-            await asyncio.sleep(0.02)
-    return True
+    return gone
 
 
 @pytest.mark.timeout(1800)
-async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills(agent: Agent, talk: Talks, tmp_path: Path) -> None:
+async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills(
+    agent: Agent, talk: Talks, tmp_path: Path, living: Living, gone: Gone
+) -> None:
     """In each round an agent with children is ended in another way: by itself, by a kill, by the client, by the backend."""
     rounds = int(os.environ.get("TOOLWIRE_ACP_ROUNDS", "5"))
     chance = random.Random(5)
@@ -58,7 +55,7 @@ async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills
         (session,) = backend._live
         groups.append(session.pid)
         folders.append(session.folder)
-        assert len(family(session.pid)) >= 2  # the agent, and its guard
+        assert len(living(session.pid)) >= 2  # the agent, and its guard
         way = number % 4
         if way == 0:
             await client.answer("sunny")
@@ -111,14 +108,14 @@ asyncio.run(main())
 """
 
 
-async def test_an_agent_dies_with_toolwire_however_that_dies(tmp_path: Path) -> None:
+async def test_an_agent_dies_with_toolwire_however_that_dies(tmp_path: Path, living: Living, gone: Gone) -> None:
     """Also one that ignores the end of its stdin and every signal that can be ignored."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"prompts": [LOOP]}))
     owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, str(script), stdout=subprocess.PIPE)
     assert owner.stdout is not None
     group, folder = json.loads(await owner.stdout.readline())
-    for pid in family(group):
+    for pid in living(group):
         os.kill(pid, 0)
     os.kill(group, signal.SIGSTOP)  # it can not notice anything now
     owner.kill()
@@ -169,7 +166,7 @@ async def test_the_operators_own_folder_is_used_and_left_alone(agent: Agent, tal
     assert (folder / "note.txt").read_text() == "x"
 
 
-async def test_sessions_that_nobody_comes_back_for_end(agent: Agent, talk: Talks) -> None:
+async def test_sessions_that_nobody_comes_back_for_end(agent: Agent, talk: Talks, gone: Gone) -> None:
     backend = agent([{"say": "ok"}], idle_s=0.2)
     await talk(backend).say("Hello.")
     (session,) = backend._live

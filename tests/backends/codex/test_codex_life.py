@@ -27,6 +27,7 @@ from toolwire.events import Event, Failure, Finish, Text
 from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CodexBackend]
+Living = Callable[[int], set[int]]
 TURN = Turn("chat", "codex", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
 
 
@@ -43,20 +44,6 @@ async def ready(make: Make, binary: str, **options: Any) -> CodexBackend:
     backend = make(binary, **options)
     await backend.prepare()
     return backend
-
-
-def group(leader: int) -> set[int]:
-    """The processes of a group that live."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) == leader and fields[0] != "Z":
-                found.add(int(entry.name))
-    return found
 
 
 async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
@@ -90,13 +77,13 @@ async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_
     assert worker_of(backend).pid != leader
 
 
-async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(make: Make, new_codex: str, provider: Any) -> None:
+async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(make: Make, new_codex: str, provider: Any, living: Living) -> None:
     provider.play(provider.text("Fine."))
     backend = await ready(make, new_codex)
     await gather(backend.run(TURN))
     leader = worker_of(backend).pid
     os.kill(leader, signal.SIGKILL)
-    await until(lambda: not group(leader))
+    await until(lambda: not living(leader))
     assert said(await gather(backend.run(TURN))) == "Fine."
 
 
@@ -121,16 +108,16 @@ async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(make: Ma
     await live.cancel()
 
 
-async def test_closing_leaves_no_process_behind(make: Make, new_codex: str, old_codex: str, provider: Any) -> None:
+async def test_closing_leaves_no_process_behind(make: Make, new_codex: str, old_codex: str, provider: Any, living: Living) -> None:
     for binary in (new_codex, old_codex):
         provider.play(provider.stalled(provider.text("Once upon")[:-1]))
         backend = await ready(make, binary)
         run = backend.run(TURN)
         await anext(run)
         leader = worker_of(backend).pid
-        assert group(leader)
+        assert living(leader)
         await backend.close()
-        assert not group(leader)
+        assert not living(leader)
         events = [event for event in await gather(run) if isinstance(event, Failure)]
         assert len(events) == 1
 
@@ -158,7 +145,7 @@ def test_what_a_killed_gateway_left_is_swept_away() -> None:
     own.rmdir()
 
 
-async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str) -> None:
+async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str, living: Living) -> None:
     program = f"""
         import asyncio, os, sys
         from toolwire.backends.codex import CodexOptions
@@ -178,12 +165,12 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
     assert process.stdout is not None
     with process:
         leader = int(await asyncio.to_thread(process.stdout.readline))
-        assert group(leader)
+        assert living(leader)
         process.kill()
-    await until(lambda: not group(leader))
+    await until(lambda: not living(leader))
 
 
-async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex: str, provider: Any) -> None:
+async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex: str, provider: Any, living: Living) -> None:
     provider.play(provider.call("look", "{}", "call_a"), provider.text("Fine."))
     program = f"""
         import uvloop
@@ -210,7 +197,7 @@ async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex:
     said, errors = (text.decode() for text in await child.communicate())
     assert child.returncode == 0 and errors == ""
     assert "Finish(reason='tool_calls')" in said and "Text(text='Fine')" in said
-    assert not group(int(said.split()[-1]))
+    assert not living(int(said.split()[-1]))
 
 
 # --- what Codex asks of us ---------------------------------------------------------------------------------------------------------------------
@@ -334,7 +321,7 @@ async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(imi
 # --- age -------------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_old_process_finishes_its_threads_and_ends(make: Make, new_codex: str, provider: Any) -> None:
+async def test_an_old_process_finishes_its_threads_and_ends(make: Make, new_codex: str, provider: Any, living: Living) -> None:
     provider.play(provider.call("look", "{}", "call_a"))
     backend = await ready(make, new_codex, max_threads=2)
     parked = backend.open(TURN)
@@ -345,10 +332,10 @@ async def test_an_old_process_finishes_its_threads_and_ends(make: Make, new_code
     assert backend.pool is not None and backend.pool.workers == ()
     assert said(await gather(backend.run(TURN))) == "Fine."
     assert worker_of(backend).pid != first
-    assert group(first), "a parked run still needs its process"
+    assert living(first), "a parked run still needs its process"
     await parked.answer({"call_a": Result("call_a", (TextPart("x"),))})
     assert said(await gather(parked.segment())) == "Fine."
-    await until(lambda: not group(first))
+    await until(lambda: not living(first))
 
 
 async def test_a_process_that_holds_too_much_memory_is_replaced(make: Make, new_codex: str, provider: Any) -> None:

@@ -18,15 +18,17 @@ from typing import Any
 
 import pytest
 
+from toolwire.backends.agents.folders import sweep
 from toolwire.backends.base import Batch
 from toolwire.backends.cursor import CursorBackend, inspect
-from toolwire.backends.cursor.home import PREFIX, sweep
+from toolwire.backends.cursor.home import PREFIX
 from toolwire.backends.cursor.process import Process
 from toolwire.errors import ToolwireError
 from toolwire.events import CallBegin, Event, Failure, Finish, Text
 from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CursorBackend]
+Living = Callable[[int], set[int]]
 TURN = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
 KEY = "crsr_0123456789abcdef"
 
@@ -38,20 +40,6 @@ async def gather(batches: AsyncGenerator[Batch, None]) -> list[Event]:
 
 def said(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Text))
-
-
-def group(leader: int) -> set[int]:
-    """The processes of a group that live."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) == leader and fields[0] != "Z":
-                found.add(int(entry.name))
-    return found
 
 
 def folders() -> set[Path]:
@@ -74,7 +62,7 @@ def leader_of(backend: CursorBackend) -> int:
 
 
 async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
-    make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, living: Living
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("CURSOR_API_KEY", KEY)
@@ -84,7 +72,7 @@ async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
     assert process is not None and process.home is not None
     seen = Path(f"/proc/{process.pid}/environ").read_text()
     assert f"HOME={process.home.home}" in seen and f"TMPDIR={process.home.temporary}" in seen
-    for pid in group(process.pid):
+    for pid in living(process.pid):
         facts = Path(f"/proc/{pid}/environ").read_text() + Path(f"/proc/{pid}/cmdline").read_text()
         assert KEY not in facts and "a-secret-of-ours" not in facts
     assert list(process.home.work.iterdir()) == [] and os.readlink(f"/proc/{process.pid}/cwd") == str(process.home.work)
@@ -135,7 +123,7 @@ async def test_the_facts_for_the_doctor(make: Make, launcher: Any, monkeypatch: 
 # --- death ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_works(make: Make, launcher: Any) -> None:
+async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_works(make: Make, launcher: Any, living: Living) -> None:
     backend = make(bridge_bin=launcher({"when": "again", "steps": [{"text": "Fine."}]}, [{"text": "Once upon"}, {"hang": True}]))
     runs = [backend.run(TURN) for _ in range(3)]
     for run in runs:
@@ -149,7 +137,7 @@ async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_w
     again = Turn("chat", "m", (Message("user", (TextPart("again"),)),))
     assert said(await gather(backend.run(again))) == "Fine."
     assert leader_of(backend) != leader and backend.bridge.starts == 2
-    assert not group(leader) and len(folders()) == 1
+    assert not living(leader) and len(folders()) == 1
 
 
 async def test_agents_that_wait_on_a_dead_bridge_are_not_asked(make: Make, launcher: Any) -> None:
@@ -176,7 +164,7 @@ async def test_a_parked_run_whose_bridge_died_fails_when_it_is_resumed(make: Mak
     await live.cancel()
 
 
-async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path: Path) -> None:
+async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path: Path, living: Living) -> None:
     program = tmp_path / "gateway.py"
     program.write_text(
         textwrap.dedent(f"""
@@ -195,16 +183,16 @@ async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path
     gateway = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
     assert gateway.stdout is not None
     leader = int(await gateway.stdout.readline())
-    assert len(group(leader)) >= 3, "launcher, bridge and watcher"
+    assert len(living(leader)) >= 3, "launcher, bridge and watcher"
     gateway.kill()
     await gateway.wait()
-    await until(lambda: not group(leader))
+    await until(lambda: not living(leader))
     for parent in ("/dev/shm", tempfile.gettempdir()):
-        sweep(Path(parent))
+        sweep(PREFIX, Path(parent))
         assert not list(Path(parent).glob(f"{PREFIX}{gateway.pid}-*")), "the next gateway clears up"
 
 
-async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(make: Make, launcher: Any) -> None:
+async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(make: Make, launcher: Any, living: Living) -> None:
     rounds = int(os.environ.get("TOOLWIRE_CURSOR_ROUNDS", "5"))
     chance = random.Random(5)
     command = launcher([{"text": "Once upon a time"}, {"call": "look"}, {"hang": True}])
@@ -229,7 +217,7 @@ async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(mak
             await live.cancel()
         await backend.close()
         await live.cancel()
-    await until(lambda: not any(group(leader) for leader in leaders))
+    await until(lambda: not any(living(leader) for leader in leaders))
     assert len(leaders) >= rounds * 4 // 5 and not folders()
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     assert [pid for pid in children if "cursor" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")] == []

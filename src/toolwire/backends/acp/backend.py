@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from os.path import expanduser
 from typing import Any
 
@@ -13,7 +12,7 @@ from toolwire.backends.acp.options import AcpOptions
 from toolwire.backends.acp.profiles import profile_of
 from toolwire.backends.agents import history
 from toolwire.backends.agents.idle import Idle
-from toolwire.backends.agents.run import AgentRun
+from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
 from toolwire.errors import ToolwireError
 from toolwire.turn import ImagePart, Item, Turn
@@ -67,14 +66,8 @@ class AcpBackend:
         options = self.options
         return AgentRun(turn, job.work, job.stop, settle_s=options.settle_ms / 1000, repeats=options.repeats, timeout_s=options.timeout_s)
 
-    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        live = self.open(turn)
-        try:
-            async with aclosing(live.segment()) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
-            await live.cancel()
+    def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        return one_response(self.open, turn)
 
     # --- sessions --------------------------------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from toolwire.backends.acp.profiles import PROFILES
+from toolwire.backends.agents.options import check_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,4 @@ class AcpOptions:
             raise ValueError(f"profile: expected one of auto, {', '.join(PROFILES)}")
         if not all(isinstance(value, str) for value in self.env.values()):
             raise ValueError("env: expected a table of strings")
-        for key, least in (("settle_ms", 0), ("repeats", 1), ("sessions", 0)):
-            if getattr(self, key) < least:
-                raise ValueError(f"{key}: expected at least {least}")
-        for key in ("idle_s", "timeout_s", "start_timeout_s"):
-            if not getattr(self, key) > 0:
-                raise ValueError(f"{key}: expected a number above 0")
+        check_numbers(self, {"settle_ms": 0, "repeats": 1, "sessions": 0}, ("idle_s", "timeout_s", "start_timeout_s"))

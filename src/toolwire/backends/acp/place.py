@@ -6,12 +6,13 @@ in the link's place, that file is put where the link led. Folders of gateways th
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from toolwire.backends.agents.folders import private_folder
 
 PREFIX = "toolwire-acp-"
 
@@ -20,9 +21,7 @@ class Place:
     """`close` removes it."""
 
     def __init__(self, cwd: str = "") -> None:
-        parent = Path(tempfile.gettempdir())
-        _sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+        self.path = private_folder(PREFIX, Path(tempfile.gettempdir()))
         self.home, self.tmp = self.path / "home", self.path / "tmp"
         self.cwd = Path(cwd).expanduser().absolute() if cwd else self.path / "work"
         for folder in (self.home, self.tmp, self.path / "work"):
@@ -51,20 +50,3 @@ class Place:
                 if link.is_file() and not link.is_symlink():
                     shutil.copyfile(link, target)
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    for left in parent.glob(f"{PREFIX}*"):
-        owner = left.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and _gone(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False

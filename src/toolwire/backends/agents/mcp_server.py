@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from toolwire.backends.agents.loopback import LoopbackServer
 from toolwire.errors import ToolwireError
 from toolwire.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
 
@@ -62,16 +63,15 @@ def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
     return out
 
 
-class ToolServer:
+class ToolServer(LoopbackServer):
     """`start` it, hand `url` and `headers` to the agent, `close` it with the session."""
 
     def __init__(self, tools: Sequence[ToolSpec], call: Call, *, sign_of_life_s: float = SIGN_OF_LIFE_S) -> None:
+        super().__init__(BODY_LIMIT)
         self._tools = {tool.name: tool for tool in tools}
         self._call = call
         self._sign_of_life_s = sign_of_life_s
         self._token = secrets.token_urlsafe(32)
-        self._runner: web.AppRunner | None = None
-        self._port = 0
         self._calls: set[asyncio.Future[dict[str, Json]]] = set()
         self._methods: Mapping[str, Callable[[dict[str, Json]], dict[str, Json]]] = {
             "initialize": self._initialize,
@@ -90,31 +90,11 @@ class ToolServer:
         """What the agent must send. Never logged."""
         return {"Authorization": f"Bearer {self._token}"}
 
-    async def start(self) -> None:
-        """A start that is cancelled halfway comes to its end first, and is undone: else its socket would stay."""
-        starting = asyncio.ensure_future(self._start())
-        try:
-            await asyncio.shield(starting)
-        except BaseException:
-            await asyncio.wait({starting})
-            await self.close()
-            raise
-
-    async def _start(self) -> None:
-        app = web.Application(client_max_size=BODY_LIMIT)
-        app.router.add_route("*", "/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self._port = self._runner.addresses[0][1]
-
     async def close(self) -> None:
         """Calls that still wait are given up."""
-        runner, self._runner = self._runner, None
         for call in list(self._calls):
             call.cancel()
-        if runner is not None:
-            await runner.cleanup()
+        await super().close()
 
     # --- who may ask -----------------------------------------------------------------------------------------------------------------------------
 

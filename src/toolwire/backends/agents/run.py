@@ -12,10 +12,11 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from toolwire.backends.agents.history import Entry, call_entry, entries, result_entry
-from toolwire.backends.base import Batch
+from toolwire.backends.base import Batch, LiveRun
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
 from toolwire.turn import Call, Item, Message, Result, TextPart, Turn
@@ -261,6 +262,17 @@ class AgentRun:
             await asyncio.gather(self._task, return_exceptions=True)
         if unfinished:
             await self._stop()
+
+
+async def one_response(open: Callable[[Turn], LiveRun], turn: Turn) -> AsyncGenerator[Batch, None]:
+    """The first response of a run that is not parked: the run begins when it is read, and ends with it, or when nobody reads on."""
+    live = open(turn)
+    try:
+        async with aclosing(live.segment()) as batches:
+            async for batch in batches:
+                yield batch
+    finally:
+        await live.cancel()
 
 
 def _repeated(items: Iterable[Item]) -> Counter[Entry]:

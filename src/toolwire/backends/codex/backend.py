@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from os.path import expanduser
 
+from toolwire.backends.agents.run import one_response
 from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
 from toolwire.backends.codex.aliases import efforts_of, known_effort
 from toolwire.backends.codex.dynamic import DynamicRun
@@ -114,18 +115,13 @@ class CodexBackend:
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         await self.prepare()
         home = self._prepared()
-        if not home.features.native_tools:
-            async with aclosing(run_text(turn, self.options, home.features, str(home.cwd), self._thread)) as batches:
-                async for batch in batches:
-                    yield batch
-            return
-        live = self.open(turn)
-        try:
-            async with aclosing(live.segment()) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
-            await live.cancel()
+        if home.features.native_tools:
+            answer = one_response(self.open, turn)
+        else:
+            answer = run_text(turn, self.options, home.features, str(home.cwd), self._thread)
+        async with aclosing(answer) as batches:
+            async for batch in batches:
+                yield batch
 
     def _prepared(self) -> Home:
         if self._home is None:

@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolwire.backends.agents.folders import in_memory, private_folder
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.settings import MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.backends.codex.version import Features, Version, features_of, parse_version
@@ -67,22 +68,7 @@ class Home:
 
 def scratch() -> Path:
     """A fresh private folder for one process's databases; those of gateways that were killed are swept away."""
-    parent = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-    for left in parent.glob(f"{SCRATCH}*"):
-        owner = left.name.removeprefix(SCRATCH).partition("-")[0]
-        if owner.isdigit() and not _lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir=parent))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return private_folder(SCRATCH, in_memory())
 
 
 def find_binary(options: CodexOptions) -> str:

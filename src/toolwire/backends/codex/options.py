@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from toolwire.backends.agents.options import check_numbers
+
 PROVIDER_KEYS = ("base_url", "env_key", "name")
 
 
@@ -43,12 +45,7 @@ class CodexOptions:
     """What the scanner accepts when tools are emulated."""
 
     def __post_init__(self) -> None:
-        for key, least in (("workers", 1), ("settle_ms", 0), ("max_threads", 1), ("max_rss_mb", 1)):
-            if getattr(self, key) < least:
-                raise ValueError(f"{key}: expected at least {least}")
-        for key in ("timeout_s", "start_timeout_s"):
-            if not getattr(self, key) > 0:
-                raise ValueError(f"{key}: expected a number above 0")
+        check_numbers(self, {"workers": 1, "settle_ms": 0, "max_threads": 1, "max_rss_mb": 1}, ("timeout_s", "start_timeout_s"))
         if not self.bin:
             raise ValueError("bin: expected the command that starts Codex")
         if self.provider is not None:

@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shutil
 import signal
-from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
+from toolwire.backends.agents.children import Talker, end_words
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import refused
 from toolwire.backends.codex.home import Home, scratch
@@ -31,13 +30,9 @@ from toolwire.events import Failure
 log = logging.getLogger("toolwire.codex")
 T = TypeVar("T")
 REQUEST_S = 30.0
-STDIN_S, TERM_S, KILL_S = 1.0, 2.0, 5.0
-"""How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL."""
-LAST_WORDS_S = 1.0
+END = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL), (5.0, signal.SIGKILL))
+"""How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL, and what it gets then."""
 OVERLOAD_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-TAIL_LINES, TAIL_CHARACTERS = 20, 400
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_STAMP = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s+")
 
 
 class Sink(Protocol):
@@ -57,10 +52,11 @@ class RequestError(ToolwireError):
         self.fault = fault
 
 
-class Worker(asyncio.SubprocessProtocol):
+class Worker(Talker):
     """`start` before anything else; `close` at the end, whatever happened."""
 
     def __init__(self, home: Home) -> None:
+        super().__init__()
         self.home = home
         self.version: Version = home.version
         self.failure: Failure | None = None
@@ -71,11 +67,6 @@ class Worker(asyncio.SubprocessProtocol):
         self._peer = Peer()
         self._waiting: dict[int | str, asyncio.Future[Response]] = {}
         self._sinks: dict[str, Sink] = {}
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._transport: asyncio.SubprocessTransport | None = None
-        self._stdin: asyncio.WriteTransport | None = None
-        self._exited = asyncio.Event()
-        self._dying = False
         self._scratch: Path | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._login: wire.Login | None = None
@@ -84,17 +75,13 @@ class Worker(asyncio.SubprocessProtocol):
 
     async def start(self, timeout_s: float) -> None:
         """Starts the process and shakes hands; raises a clear error, with what Codex said, where that fails."""
-        loop = asyncio.get_running_loop()
         try:
             self._scratch = scratch()
             env = {**self.home.env, "CODEX_SQLITE_HOME": str(self._scratch)}
-            transport, _ = await loop.subprocess_exec(
-                lambda: self, self.home.binary, "app-server", env=env, cwd=self.home.cwd, start_new_session=True
-            )
+            await self._spawn(self.home.binary, "app-server", env=env, cwd=self.home.cwd)
         except OSError as error:
             self._clean()
             raise ToolwireError("backend_unavailable", f"Codex could not be started: {error.strerror or error}") from error
-        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
         if self.home.features.capabilities:
             params["capabilities"] = {"experimentalApi": True, "optOutNotificationMethods": ["account/rateLimits/updated"]}
@@ -108,18 +95,13 @@ class Worker(asyncio.SubprocessProtocol):
         self.version = (parse_version(hello.user_agent) if hello else None) or self.version
 
     @property
-    def pid(self) -> int:
-        assert self._transport is not None
-        return self._transport.get_pid()
-
-    @property
     def alive(self) -> bool:
         return self._transport is not None and self.failure is None and not self._dying
 
     @property
     def said(self) -> str:
         """The last words on stderr, for messages: one line, bounded, without the provider's key."""
-        words = " ".join(list(self._tail)[-3:])[-TAIL_CHARACTERS:]
+        words = self._last_words
         for name, value in self.home.env.items():
             if value and name not in ("PATH", "HOME", "CODEX_HOME"):
                 words = words.replace(value, "***")
@@ -133,17 +115,7 @@ class Worker(asyncio.SubprocessProtocol):
         """Ends the process: stdin first, then SIGTERM and SIGKILL to its group."""
         if self._transport is None:
             return
-        if self._stdin is not None:
-            self._stdin.close()
-        for seconds, next_signal in ((STDIN_S, signal.SIGTERM), (TERM_S, signal.SIGKILL), (KILL_S, signal.SIGKILL)):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._exited.wait()
-            if self._exited.is_set():
-                break
-            self._signal(next_signal)
-        self._signal(signal.SIGKILL)  # what the leader may have left behind
-        self._transport.close()
+        await self._end(END)
         self._clean()
         for task in list(self._tasks):
             task.cancel()
@@ -152,10 +124,6 @@ class Worker(asyncio.SubprocessProtocol):
     def _clean(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
 
     # --- talking -------------------------------------------------------------------------------------------------------------------------------
 
@@ -214,10 +182,6 @@ class Worker(asyncio.SubprocessProtocol):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _write(self, line: bytes) -> None:
-        if self._stdin is not None and not self._stdin.is_closing():
-            self._stdin.write(line)
-
     # --- who is logged in ----------------------------------------------------------------------------------------------------------------------
 
     async def account(self) -> wire.Account:
@@ -231,9 +195,6 @@ class Worker(asyncio.SubprocessProtocol):
         return self._login.auth_url if self._login is not None else ""
 
     # --- what the process says -----------------------------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -265,33 +226,11 @@ class Worker(asyncio.SubprocessProtocol):
         route = wire.decode(wire.Route, params)
         return self._sinks.get(route.thread_id) if route is not None else None
 
-    def _hear(self, data: bytes) -> None:
-        for line in _ANSI.sub("", data.decode("utf-8", "replace")).splitlines():
-            if line.strip():
-                self._tail.append(_STAMP.sub("", line.strip())[:TAIL_CHARACTERS])
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1 and self.failure is None:  # without its voice the process is of no use, even if it lives
-            self._signal(signal.SIGTERM)
-
-    def process_exited(self) -> None:
-        """What it said last may still be on its way; whoever else holds its pipes is ended with it."""
-        self._dying = True
-        self._signal(signal.SIGKILL)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._is_over)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_over()
-
-    def _is_over(self) -> None:
-        if self._exited.is_set():
-            return
+    def _over(self) -> None:
         assert self._transport is not None
-        code = self._transport.get_returncode() or 0
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        how = end_words(self._transport.get_returncode() or 0)
         said = f" It said: {self.said}" if self.said else ""
         self.failure = Failure("backend_unavailable", f"Codex {how}.{said}")
-        self._exited.set()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 
 from toolwire.backends.agents.history import demand_again, fingerprint, fresh_prompt, images, known_part, news, next_prompt
 from toolwire.backends.agents.idle import Idle
-from toolwire.backends.agents.run import AgentRun
+from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.find import find_bridge
@@ -87,14 +86,8 @@ class CursorBackend:
         options = self.options
         return AgentRun(turn, talk.work, talk.stop, settle_s=options.settle_ms / 1000, repeats=options.repeats, timeout_s=options.timeout_s)
 
-    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        live = self.open(turn)
-        try:
-            async with aclosing(live.segment()) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
-            await live.cancel()
+    def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        return one_response(self.open, turn)
 
     def waiting(self, turn: Turn) -> Session | None:
         """The agent that has been through this conversation; from now on it is the caller's."""

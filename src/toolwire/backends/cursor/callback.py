@@ -5,7 +5,6 @@ Every call is answered. One for a tool of the client's is held open until the cl
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import secrets
@@ -14,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from toolwire.backends.agents.loopback import LoopbackServer
 from toolwire.backends.cursor.connect import Malformed, parse
 
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
@@ -22,34 +22,17 @@ Answer = Callable[[str, str, dict[str, Any], str | None], Awaitable[dict[str, An
 """Agent, tool, arguments and the call's id → the result."""
 
 
-class CallbackServer:
+class CallbackServer(LoopbackServer):
     def __init__(self, answer: Answer) -> None:
+        super().__init__(LARGEST, handler_cancellation=True)
         self._answer = answer
         self.token = secrets.token_urlsafe(32)
-        self.url = ""
-        app = web.Application(client_max_size=LARGEST)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
 
-    async def start(self) -> None:
-        """A start that is cancelled halfway comes to its end first, and is undone: else its socket would stay."""
-        starting = asyncio.ensure_future(self._start())
-        try:
-            await asyncio.shield(starting)
-        except BaseException:
-            await asyncio.wait({starting})
-            await self.close()
-            raise
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/"
 
-    async def _start(self) -> None:
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/"
-
-    async def close(self) -> None:
-        await self._runner.cleanup()
-
-    async def _handle(self, request: web.Request) -> web.Response:
+    async def _serve(self, request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {self.token}".encode()):
             return _error(401, "unauthenticated", "Unauthorized")

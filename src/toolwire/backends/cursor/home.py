@@ -6,11 +6,10 @@ it needs to start and to reach the network; the API key is not in it, for what a
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+
+from toolwire.backends.agents.folders import in_memory, private_folder
 
 PREFIX = "toolwire-cursor-"
 PASSED_ON = (
@@ -24,9 +23,7 @@ class Home:
     """`work` is the empty folder that agents live in."""
 
     def __init__(self) -> None:
-        parent = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-        sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+        self.path = private_folder(PREFIX, in_memory())
         self.work, self.home, self.state, self.temporary = (self.path / name for name in ("work", "home", "state", "tmp"))
         for folder in (self.work, self.home, self.state, self.temporary):
             folder.mkdir(mode=0o700)
@@ -40,21 +37,3 @@ class Home:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def sweep(parent: Path) -> None:
-    """Removes the folders of gateways that were killed."""
-    for left in parent.glob(f"{PREFIX}*"):
-        owner = left.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not _lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

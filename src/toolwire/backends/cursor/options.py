@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from toolwire.backends.agents.options import check_numbers
+
 
 @dataclass(frozen=True, slots=True)
 class CursorOptions:
@@ -43,12 +45,7 @@ class CursorOptions:
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for key, least in (("settle_ms", 0), ("repeats", 1), ("sessions", 0)):
-            if getattr(self, key) < least:
-                raise ValueError(f"{key}: expected at least {least}")
-        for key in ("idle_s", "timeout_s", "request_timeout_s", "start_timeout_s"):
-            if not getattr(self, key) > 0:
-                raise ValueError(f"{key}: expected a number above 0")
+        check_numbers(self, {"settle_ms": 0, "repeats": 1, "sessions": 0}, ("idle_s", "timeout_s", "request_timeout_s", "start_timeout_s"))
         if not self.model:
             raise ValueError('model: expected the name of a model, such as "auto"')
         if not all(isinstance(value, str) for value in self.params.values()):

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import signal
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from toolwire.backends.agents.children import TAIL_CHARACTERS, Child, end_words
 from toolwire.backends.cursor.failures import clean
 from toolwire.backends.cursor.home import Home
 from toolwire.backends.cursor.options import check_address
@@ -27,10 +25,8 @@ from toolwire.errors import ToolwireError
 READY = "cursor-sdk-bridge ready "
 GUARD = 'exec 3<&0 </dev/null; { while read -r _ <&3; do :; done; kill -KILL 0; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
 """The shell becomes the bridge; the watcher stays beside it."""
-TERM_S, KILL_S, LAST_WORDS_S = 1.0, 5.0, 1.0
+TERM_S, KILL_S = 1.0, 5.0
 LONGEST_LINE = 64 * 1024
-TAIL_LINES, TAIL_CHARACTERS = 20, 400
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +37,16 @@ class Ready:
     token: str = field(repr=False)
 
 
-class Process(asyncio.SubprocessProtocol):
+class Process(Child):
     """`start` before anything else; `close` at the end, whatever happened."""
 
     def __init__(self, command: str, environ: Mapping[str, str]) -> None:
+        super().__init__()
         self._command = command
         self._environ = environ
         self.home: Home | None = None
-        self.gone = asyncio.Event()
-        self._transport: asyncio.SubprocessTransport | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._dying = False
         self._rest = b""
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-
-    @property
-    def pid(self) -> int:
-        assert self._transport is not None
-        return self._transport.get_pid()
 
     @property
     def alive(self) -> bool:
@@ -69,13 +57,11 @@ class Process(asyncio.SubprocessProtocol):
         try:
             self.home = Home()
             words = ("--workspace", str(self.home.work), "--state-root", str(self.home.state), "--host", "127.0.0.1", "--port", "0")
-            await asyncio.get_running_loop().subprocess_exec(
-                lambda: self,
+            await self._spawn(
                 *("/bin/sh", "-c", GUARD, "toolwire", self._command, *words),
                 env=self.home.environment(self._environ),
                 cwd=self.home.work,
                 stdout=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
             )
         except BaseException as error:
             await self.close()
@@ -96,7 +82,7 @@ class Process(asyncio.SubprocessProtocol):
     @property
     def said(self) -> str:
         """The last words on stderr, for messages: one line, bounded."""
-        words = clean(" ".join(list(self._tail)[-3:])[-TAIL_CHARACTERS:])
+        words = clean(self._last_words)
         return f" It said: {words}" if words else ""
 
     @property
@@ -106,7 +92,7 @@ class Process(asyncio.SubprocessProtocol):
         if code is None:
             return "Cursor's bridge ended."
         killed = -code if code < 0 else code - 128 if 128 < code <= 192 else 0  # a launcher tells its child's signal like this
-        return f"Cursor's bridge {f'was killed by signal {killed}' if killed else f'ended with exit status {code}'}.{self.said}"
+        return f"Cursor's bridge {end_words(-killed or code)}.{self.said}"
 
     async def close(self) -> None:
         """Ends the whole group; twice does no harm."""
@@ -125,14 +111,7 @@ class Process(asyncio.SubprocessProtocol):
         if self.home is not None:
             self.home.remove()
 
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-
     # --- what the process says -----------------------------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -141,21 +120,8 @@ class Process(asyncio.SubprocessProtocol):
         for line in lines:
             self._line(line.decode("utf-8", "replace"))
 
-    def process_exited(self) -> None:
-        """What is left of the group goes too: the bridge of a launcher that was killed, and the watcher. Its last words may still be on their way."""
-        self._dying = True
-        self._signal(signal.SIGKILL)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._is_over)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_over()
-
-    def _is_over(self) -> None:
-        if self.gone.is_set():
-            return
-        self._dying = True
+    def _over(self) -> None:
         self._line(self._rest.decode("utf-8", "replace"))
-        self.gone.set()
         if not self._ready.done():
             self._ready.set_exception(ToolwireError("backend_unavailable", self.how))
 
@@ -167,7 +133,7 @@ class Process(asyncio.SubprocessProtocol):
                 except ToolwireError as error:
                     self._ready.set_exception(error)
         elif line.strip():
-            self._tail.append(_ANSI.sub("", line.strip())[:TAIL_CHARACTERS])
+            self._tail.append(self.ANSI.sub("", line.strip())[:TAIL_CHARACTERS])
 
 
 def read_ready(words: str) -> Ready:

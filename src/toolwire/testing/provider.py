@@ -1,0 +1,67 @@
+"""FakeProvider: what the fakes of hosted providers have in common. They judge a request as the real service does, and play a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from toolwire.testing.upstream import FakeUpstream, Recorded, Reply
+
+Body = dict[str, Any]
+Problem = str | None
+"""Why a request is refused, in the service's own words."""
+
+
+class Scripted(Protocol):
+    """An answer that goes out as a stream or as one body."""
+
+    def as_reply(self, stream: bool) -> Reply: ...
+
+
+Answer = TypeVar("Answer", bound=Scripted)
+
+
+class FakeProvider(FakeUpstream, Generic[Answer]):
+    """Plays its answers in order and repeats the last one. `refused` holds what it refused, and why. `models`: the names it knows."""
+
+    def __init__(self, *script: Answer | Reply, key: str, models: tuple[str, ...] | None = None) -> None:
+        super().__init__(self._respond)
+        self.answers = list(script)
+        self.key, self.models = key, models
+        self.refused: list[tuple[Recorded, str]] = []
+
+    @property
+    def base_url(self) -> str:
+        return super().base_url.removesuffix("/v1")
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    def _refusal(self, request: Recorded) -> Reply | None:
+        """The service's error, for a request that it would refuse."""
+        raise NotImplementedError
+
+    def _streams(self, request: Recorded) -> bool:
+        """Whether the request asks for a stream."""
+        raise NotImplementedError
+
+    def _issue(self, answer: Answer) -> None:
+        """The service knows again what it has signed."""
+        raise NotImplementedError
+
+    def _respond(self, request: Recorded) -> Reply:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self.refused.append((request, json.loads(refusal.frames[0])["error"]["message"]))
+            return refusal
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Reply):
+            return answer
+        self._issue(answer)
+        return answer.as_reply(self._streams(request))
+
+
+def first_problem(rules: Iterable[Callable[..., Problem]], *facts: Any) -> Problem:
+    return next((problem for rule in rules if (problem := rule(*facts)) is not None), None)

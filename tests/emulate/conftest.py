@@ -1,0 +1,62 @@
+"""What comes out of the scanner, as a reader sees it. Tests that read have a table TOOLS in their module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from toolwire.emulate.dialects import DIALECTS
+from toolwire.emulate.scanner import ToolCallParser
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
+
+Told = list[tuple[str, ...]]
+EVERY = tuple(DIALECTS)
+
+
+def _told(events: list[Event]) -> Told:
+    out: Told = []
+    name = arguments = ""
+    for event in events:
+        if isinstance(event, Text):
+            before = out.pop()[1] if out and out[-1][0] == "text" else ""
+            out.append(("text", before + event.text))
+        elif isinstance(event, CallBegin):
+            name, arguments = event.name, ""
+        elif isinstance(event, CallArgs):
+            arguments += event.delta
+        elif isinstance(event, CallEnd):
+            out.append((name, arguments, event.status))
+    return out
+
+
+@pytest.fixture(scope="session")
+def told() -> Callable[[list[Event]], Told]:
+    """`told(events)`: texts and calls in their order, ("text", …) and (name, arguments, status)."""
+    return _told
+
+
+@pytest.fixture(scope="module")
+def read(request: pytest.FixtureRequest) -> Callable[..., Told]:
+    """`read(pieces, reason=…, dialects=…, **options)`: what comes out of these pieces."""
+
+    def read(pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Told:
+        parser = ToolCallParser(request.module.TOOLS, dialects, nonce="k7", **options)
+        return _told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def agreed(read: Callable[..., Told]) -> Callable[..., Told]:
+    """`agreed(text, **options)`: what comes out, which must not depend on the cuts."""
+
+    def agreed(text: str, **options: Any) -> Told:
+        whole = read([text], **options)
+        assert read(list(text), **options) == whole
+        for cut in range(1, len(text)):
+            assert read([text[:cut], text[cut:]], **options) == whole, cut
+        return whole
+
+    return agreed
