@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 2
-NODE := tests/clients tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
-SYSTEM := strace ripgrep
+NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
+SYSTEM := strace ripgrep chromium
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help install serve test lint format bench fuzz evidence dist supported clean
+.PHONY: help install serve test lint format bench fuzz evidence dist supported screenshots clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
 format: $(VENV)/.lint  ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+screenshots: $(VENV)/.test $(VENV)/.system  ## every page at three widths in both themes → docs/screenshots
+	$(BIN)/python docs/screenshots.py $(ARGS)
 
 supported: $(VENV)/.core  ## docs/supported.md, from the code
 	$(BIN)/python docs/supported.py
@@ -58,7 +61,7 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 
 # The embedded model: llama.cpp's wheel and a small GGUF file. Without them `make serve` answers with the scripted demo, and says so.
 $(VENV)/.local: $(VENV)/.core
-	@if $(BIN)/python -m pip install -q -e '.[local]' && $(BIN)/toolwire local pull; then touch $@; \
+	@if $(BIN)/python -m pip install -q -e '.[local]' && $(BIN)/toolwire local pull >/dev/null; then touch $@; \
 	else echo "the embedded model is not available here: the scripted demo answers instead" >&2; fi
 
 $(VENV)/.test: $(VENV)/.core

@@ -95,7 +95,8 @@ def table_with() -> Callable[..., Table]:
 
 @asynccontextmanager
 async def _serving(gateway: Gateway, settings: Settings, store: Store | None = None) -> AsyncIterator[str]:
-    uvicorn = DrainingServer(create_app(gateway, settings, store), 5, lambda: None)
+    app = create_app(gateway, settings, store)
+    uvicorn = DrainingServer(app, 5, lambda: None)
     uvicorn.config.load()
     uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
     sockets = bind("127.0.0.1", 0)
@@ -104,6 +105,7 @@ async def _serving(gateway: Gateway, settings: Settings, store: Store | None = N
         yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     finally:
         await uvicorn.shutdown()
+        await app.close()
         await gateway.close()
         if store is not None:
             await store.close()

@@ -182,6 +182,7 @@ COMMANDS = (
     Command("vault", "index or search a folder of notes", 'toolwire vault search ~/notes "plan"', place="toolwire.surfaces.terminal.vault"),
     Command("mcp", "offer a vault's tools over MCP", "toolwire mcp --vault ~/notes", place="toolwire.surfaces.mcp.command"),
     Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.surfaces.terminal.cli"),
+    Command("replay", "run a turn of the journal again, and compare", "toolwire replay turn.jsonl", place="toolwire.surfaces.terminal.replay"),
     Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
     Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
 )

@@ -24,6 +24,8 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8788
     keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+    """Keys that also open the web pages."""
     workers: int = 1
     commit_after_s: float = 10.0
     keep_alive_s: float = 15.0
@@ -102,6 +104,8 @@ class Settings:
     vault: VaultSettings = VaultSettings()
     store: StoreSettings = StoreSettings()
     models: tuple[ModelSettings, ...] = ()
+    file: str = ""
+    """The configuration file that was read; "" for none."""
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -76,7 +76,7 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, A
     for dotted, value in overrides.items():
         given[tuple(dotted.split("."))] = Given(value, "command line")
     sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
-    settings = Settings(**sections, models=_models(given, environ) or DEFAULT_MODELS)
+    settings = Settings(**sections, models=_models(given, environ) or DEFAULT_MODELS, file=str(file.resolve()) if file is not None else "")
     _check_exposure(settings.server)
     return settings
 
@@ -201,7 +201,8 @@ def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str,
 
 # --- sections ----------------------------------------------------------------------------------------------------------------------------------
 
-SECRET_KEYS = {("server", "keys"), ("store", "url"), ("store", "redis")}
+KEY_LISTS = {("server", "keys"), ("server", "admin_keys")}
+SECRET_KEYS = {*KEY_LISTS, ("store", "url"), ("store", "redis")}
 
 
 def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Mapping[str, str]) -> Any:
@@ -218,8 +219,8 @@ def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Map
         low, high = RANGES.get((name, key), (None, None))
         if low is not None and high is not None and not low <= value <= high:
             raise ConfigError(f"{entry.where}: {name}.{key}: expected a number from {low:g} to {high:g}, got {value:g}")
-        if path == ("server", "keys") and any(not k.strip() for k in value):
-            raise ConfigError(f"{entry.where}: server.keys: a key can not be empty")
+        if path in KEY_LISTS and any(not k.strip() for k in value):
+            raise ConfigError(f"{entry.where}: {name}.{key}: a key can not be empty")
         values[key] = value
     return cls(**values)
 
@@ -238,7 +239,7 @@ def convert(entry: Given, hint: Any, key: str) -> Any:
         if entry.text:
             value = _json(value, list, 'a JSON list of strings, such as ["a", "b"]', where)
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-            shown = "something else" if key == "server.keys" else _show(value)  # a key never stands in a message
+            shown = "something else" if tuple(key.split(".")) in KEY_LISTS else _show(value)  # a key never stands in a message
             raise ConfigError(f"{where}: expected a list of strings, got {shown}")
         return tuple(value)
     if entry.text:
@@ -379,7 +380,7 @@ def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str
 
 
 def _check_exposure(server: ServerSettings) -> None:
-    if server.keys:
+    if server.keys or server.admin_keys:
         return
     if not is_loopback(server.host):
         raise ConfigError(

@@ -79,6 +79,37 @@ async def test_the_report_says_how_tools_were_served(table: Any) -> None:
     assert report(await table.answer("chat", asks(tool_choice="required"))) == "tools=constrained"
 
 
+TOLD = [
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "18 degrees"},
+]
+
+
+async def test_markup_that_the_history_shows_is_barred_from_text(table: Any) -> None:
+    table.play("say Hello.", tools="constrained")
+    held = []
+    for messages in (TOLD[:1], TOLD, [*TOLD, {"role": "user", "content": "And in Rome?"}]):
+        await table.body("chat", asks(messages=messages))
+        held.append(table.backend.seen[-1].constraint)
+    history = " ".join(table.backend.seen[-1].texts()[1:])
+    assert [bool(one.barred) for one in held] == [False, True, True] and [one.answered for one in held] == [False, True, False]
+    assert all(text in history for text in held[-1].barred), "what is barred is what the model was shown"
+
+
+@pytest.mark.parametrize("city", [{"type": "strnig"}, {"type": ["string", "nul"]}])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_type_that_no_schema_knows_is_one_clear_error(table: Any, choice: str, city: Any) -> None:
+    table.play(CALL, tools="constrained")
+    for schema in ({"type": "objekt"}, {"type": "object", "properties": {"city": city}}):
+        with pytest.raises(ToolwireError) as told:
+            await table.body(
+                "chat", asks(tools=[{"type": "function", "function": {"name": "get_weather", "parameters": schema}}], tool_choice=choice)
+            )
+        assert told.value.failure.kind == "invalid_value" and told.value.failure.param == "tools[0].parameters"
+    assert not table.backend.seen
+
+
 async def test_without_tools_nothing_is_held(table: Any) -> None:
     table.play("say Hello.", tools="constrained")
     await table.body("chat", {"messages": [{"role": "user", "content": "?"}]})

@@ -15,7 +15,8 @@ import pytest
 from toolwire.errors import ToolwireError
 from toolwire.gateway import store as store_module
 from toolwire.gateway.items import decode_items, encode_items
-from toolwire.gateway.store import MIGRATIONS, Store, StoredResponse
+from toolwire.gateway.schema import MIGRATIONS
+from toolwire.gateway.store import Store, StoredResponse
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 
 EVERY_ITEM: tuple[Item, ...] = (

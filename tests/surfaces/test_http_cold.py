@@ -158,7 +158,7 @@ async def test_readiness_follows_the_gateway(site: Any) -> None:
 
 async def test_the_root_says_what_this_is(site: Any) -> None:
     for path in ("/", "/v1"):
-        async with site.client.get(site.url(path)) as answer:
+        async with site.client.get(site.url(path), headers={"accept": "application/json"}) as answer:
             assert (await answer.json())["name"] == "toolwire"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
@@ -90,7 +91,8 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
             assert b'"id":"demo"' in read_all(connection)
         child.send_signal(signal.SIGTERM)
         rest, errors = child.communicate(timeout=20)
-        assert (child.returncode, rest, errors) == (0, "", "")
+        assert (child.returncode, rest) == (0, "")
+        assert re.fullmatch(rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n", errors)
 
 
 def test_a_running_stream_ends_whole_while_the_server_drains(tmp_path: Path) -> None:

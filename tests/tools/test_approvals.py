@@ -15,6 +15,7 @@ import pytest
 
 from toolwire.errors import ToolwireError
 from toolwire.gateway import store as store_module
+from toolwire.gateway.schema import MIGRATIONS
 from toolwire.gateway.store import Store
 from toolwire.ids import counting_ids
 from toolwire.testing.notes import Person
@@ -364,7 +365,7 @@ async def test_a_grant_is_for_the_vault_and_the_model_that_it_was_given_for(appr
 
 async def test_grants_that_do_not_say_for_which_vault_they_were_given_are_taken_back(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "old.db") as old:
-        for statements in store_module.MIGRATIONS[:3]:
+        for statements in MIGRATIONS[:3]:
             for statement in statements:
                 old.execute(statement)
         old.execute("INSERT INTO grants VALUES ('grant_1', 1, '', 'tool', 'file_read', 'run', '', 'appr_1', NULL)")

@@ -16,33 +16,38 @@ from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failur
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.ids import IdFactory
+from toolwire.trace import Trace
 
 log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
-async def safely(run: AsyncGenerator[Batch, None], model: str) -> AsyncGenerator[Batch, None]:
+async def safely(run: AsyncGenerator[Batch, None], model: str, trace: Trace | None = None, how: str = "run") -> AsyncGenerator[Batch, None]:
     """A backend's run with every way to end badly turned into a `Failure`; nothing comes behind its end."""
+    tape = trace.begin_run(how) if trace is not None else None
+    failure = CUT
     try:
         async with aclosing(run):
             async for batch in run:
+                if tape is not None:
+                    tape.keep(batch)
                 yield batch
                 if batch and isinstance(batch[-1], Finish | Failure):
                     return
     except ToolwireError as error:
-        yield [error.failure]
-        return
+        failure = error.failure
     except Exception:
         log.exception("the backend of model %s failed", model)
-        yield [Failure("backend", "The model's backend failed.")]
-        return
-    yield [CUT]
+        failure = Failure("backend", "The model's backend failed.")
+    if tape is not None:
+        tape.keep([failure])
+    yield [failure]
 
 
-async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
+async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None) -> AsyncGenerator[Batch, None]:
     """The usual case: what comes goes on."""
     interpreter = Interpreter(plan, ids)
-    async with aclosing(safely(backend.run(plan.turn), plan.turn.model)) as source:
+    async with aclosing(safely(backend.run(plan.turn), plan.turn.model, trace)) as source:
         async for batch in source:
             out = interpreter.feed(batch)
             if out:
@@ -51,10 +56,10 @@ async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGen
                 return
 
 
-def attempts(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
+def attempts(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None) -> AsyncGenerator[Batch, None]:
     """The events of a turn, by as many attempts as the plan allows."""
     must_judge = plan.scanner is not None and (plan.required or any(tool.strict for tool in plan.scanner().registry.tools.values()))
-    return _judged(plan, backend, ids) if must_judge else attempt_once(plan, backend, ids)
+    return _judged(plan, backend, ids, trace) if must_judge else attempt_once(plan, backend, ids, trace)
 
 
 class _Attempt:
@@ -100,11 +105,11 @@ class _Attempt:
         return self.without_call or bool(self.issues)
 
 
-async def _judged(plan: Plan, backend: Backend, ids: IdFactory) -> AsyncGenerator[Batch, None]:
+async def _judged(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None) -> AsyncGenerator[Batch, None]:
     turn = plan.turn
     for last in (False, True):
         interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)
-        async with aclosing(safely(backend.run(turn), turn.model)) as source:
+        async with aclosing(safely(backend.run(turn), turn.model, trace)) as source:
             async for batch in source:
                 out = attempt.feed(interpreter.feed(batch))
                 if out:

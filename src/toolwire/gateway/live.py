@@ -17,6 +17,7 @@ from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan
 from toolwire.ids import IdFactory
+from toolwire.trace import Trace
 from toolwire.turn import Result, Turn
 
 
@@ -32,6 +33,7 @@ class LiveTurn:
     siblings: object
     ids: IdFactory
     tell: Callable[[str], None]
+    trace: Trace | None = None
 
     async def events(self, claim: Claim | None) -> AsyncGenerator[Batch, None]:
         """What the client's answer is made of."""
@@ -61,7 +63,8 @@ class LiveTurn:
         names: dict[str, str] = {}
         parked = False
         try:
-            async with aclosing(safely(_answered(live, results), self.turn.model)) as batches:
+            how = "open" if results is None else "resume"
+            async with aclosing(safely(_answered(live, results), self.turn.model, self.trace, how)) as batches:
                 async for batch in batches:
                     out = interpreter.feed(batch)
                     for event in out:
@@ -71,8 +74,11 @@ class LiveTurn:
                             names[event.id or ""] = event.name
                     if interpreter.ended and live.pending and isinstance(out[-1], Finish):
                         waiting = {own: backends for own, backends in interpreter.minted.items() if backends in live.pending}
-                        self.parking.park(live, waiting, self.key_id, self.turn, "".join(said), names, self.siblings)
+                        turn_id = self.trace.id if self.trace is not None else ""
+                        self.parking.park(live, waiting, self.key_id, self.turn, "".join(said), names, self.siblings, turn_id)
                         parked = True
+                        if self.trace is not None:
+                            self.trace.parks(list(waiting))
                     if out:
                         yield out
                     if interpreter.ended:

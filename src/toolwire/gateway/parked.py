@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolwire.backends.base import LiveRun
@@ -29,7 +30,9 @@ from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reaso
 
 @dataclass(slots=True, eq=False)
 class Park:
-    """A run that waits. `calls` maps the ids that the client knows to the backend's own, in model order."""
+    """A run that waits. `calls` maps the ids that the client knows to the backend's own, in model order; `turn_id` is the turn that ended with them,
+    as the journal names it.
+    """
 
     live: LiveRun
     calls: dict[str, str]
@@ -38,6 +41,8 @@ class Park:
     siblings: object
     busy: bool = False
     timer: asyncio.TimerHandle | None = None
+    turn_id: str = ""
+    parked_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,10 @@ class Claim:
     @property
     def live(self) -> LiveRun:
         return self.park.live
+
+    @property
+    def waited_s(self) -> float:
+        return time.monotonic() - self.park.parked_at
 
 
 class Parking:
@@ -65,7 +74,17 @@ class Parking:
         """How many runs are parked."""
         return len(set(map(id, self._parks.values())))
 
-    def park(self, live: LiveRun, calls: dict[str, str], key_id: str, turn: Turn, said: str, names: Mapping[str, str], siblings: object) -> None:
+    def park(
+        self,
+        live: LiveRun,
+        calls: dict[str, str],
+        key_id: str,
+        turn: Turn,
+        said: str,
+        names: Mapping[str, str],
+        siblings: object,
+        turn_id: str = "",
+    ) -> None:
         """Keeps a run whose response ended with `calls`. `said` is the text of that response, `names` the names of its calls by id."""
         if self.closed or self._settings.max_per_key < 1:
             self._cancel(live)
@@ -73,7 +92,7 @@ class Parking:
         own = [park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy]
         for oldest in own[: max(0, len(own) + 1 - self._settings.max_per_key)]:
             self.drop(oldest)
-        park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings)
+        park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings, turn_id=turn_id)
         park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self.drop, park)
         for call_id in calls:
             self._parks[call_id] = park

@@ -24,13 +24,14 @@ from toolwire.events import Failure
 from toolwire.gateway.answers import open_answer
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.images import ImageFetcher
+from toolwire.gateway.journal import Journal
 from toolwire.gateway.parked import Parking
-from toolwire.gateway.plan import make_plan
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.gateway.run import Run
 from toolwire.gateway.store import Store
 from toolwire.ids import IdFactory, random_id
-from toolwire.turn import Api, Item, Result, Turn
+from toolwire.trace import current
+from toolwire.turn import Api, Item, Turn
 
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
@@ -53,6 +54,8 @@ class Gateway:
         self.images = ImageFetcher()
         self.catalog = Catalog(settings.models, backends)
         self.observers: list[Callable[[TurnSummary], None]] = []
+        self.journal = Journal.of(settings, store.path if store is not None else None)
+        """What the last turns were made of; None where the settings say that nothing is kept."""
         self.ids = ids
         self.clock = clock
 
@@ -62,6 +65,8 @@ class Gateway:
         return self.catalog.models
 
     async def start(self) -> None:
+        if self.journal is not None:
+            self.journal.start()
         await self.catalog.start()
 
     def drain(self) -> None:
@@ -71,6 +76,8 @@ class Gateway:
     async def close(self) -> None:
         await self.parking.close()
         await self.catalog.close()
+        if self.journal is not None:
+            await self.journal.close()
 
     async def ready(self) -> bool:
         self.catalog.listed()  # a server that was not there at the start is looked for again, also where nobody lists its models
@@ -85,21 +92,24 @@ class Gateway:
 
     async def respond(self, api: Api, raw: bytes, caller: Caller) -> Answer:
         """Answers one request. Raises `ToolwireError` for whatever goes wrong before the first byte."""
-        run = Run(self, api, caller)
+        trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
+        run, watched = Run(self, api, caller, trace), current.set(trace)
         try:
             body = await self._with_references(api, request_body.parse(raw), caller)
-            run.turn = turn = replace(await self._decode(api, body, caller), caller=caller.key_id)
+            turn = run.decoded(replace(await self._decode(api, body, caller), caller=caller.key_id))
             turn, backend = self._backend(turn)
             run.turn = turn
+            if trace is not None:
+                trace.asks(backend, self.catalog.kind(backend.id))
             await backend.prepare()
             if not backend.capabilities.image_urls:
-                run.turn = turn = await self.images.inline(turn)
-            run.plan = plan = make_plan(turn, backend, self.settings.tools, self.ids)
-            run.backend_kind = self.catalog.kind(backend.id)
-            run.answer = open_answer(turn, body, self.store, caller.key_id, self.ids, self.clock)
+                turn = await self.images.inline(turn)
+            plan = run.planned(turn, backend)
+            run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock)
             if backend.strategy == "parked" and turn.items:
-                run.claim = self.parking.claim(turn, caller.key_id, resumable=plan.strategy == "parked")
-                run.kind = "resumed" if run.claim is not None else "replayed" if isinstance(turn.items[-1], Result) else "new"
+                run.resume(self.parking.claim(turn, caller.key_id, resumable=plan.strategy == "parked"))
+            if trace is not None and self.journal is not None:
+                self.journal.planned(trace)
             return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
             run.abandon()
@@ -113,6 +123,8 @@ class Gateway:
             run.abandon()
             run.observe(Failure("server", "The server had an error."))
             raise
+        finally:
+            current.reset(watched)
 
     async def _with_references(self, api: Api, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The body with stored items in place of the references that name them."""
@@ -120,7 +132,10 @@ class Gateway:
         if not references:
             return body
         assert self.store is not None
-        return decode_responses.resolved(body, await self.store.referenced(references, caller.key_id))
+        found = await self.store.referenced(references, caller.key_id)
+        if (trace := current.get()) is not None:
+            trace.references = found
+        return decode_responses.resolved(body, found)
 
     async def _decode(self, api: Api, body: dict[str, Any], caller: Caller) -> Turn:
         if api == "chat":
@@ -133,6 +148,8 @@ class Gateway:
         chain = await self.store.chain(id, caller.key_id) if self.store is not None else None
         if chain is None:
             raise ToolwireError("previous_response", f"Previous response with id '{id[:80]}' not found.", param="previous_response_id")
+        if (trace := current.get()) is not None:
+            trace.previous = chain
         return chain
 
     def _backend(self, turn: Turn) -> tuple[Turn, Backend]:

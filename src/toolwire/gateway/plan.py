@@ -16,7 +16,7 @@ from toolwire.emulate import freeform, prompt
 from toolwire.emulate.bounding import is_held
 from toolwire.emulate.dialects import DEFAULT
 from toolwire.emulate.exact import exact
-from toolwire.emulate.form import BARE, Form
+from toolwire.emulate.form import BARE, MARKUP, Form
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.transcript import text_only, transcript
@@ -165,7 +165,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
         begun = _begun(tools, form, required and capabilities.prefill)
-        asked = replace(asked, constraint=_constraint(tools, form, required, plan.rules, capabilities, begun))
+        asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
         tools = tuple(replace(tool, strict=not (exact(tool.parameters, own=capabilities.strict) and is_held(tool.parameters))) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
@@ -199,12 +199,15 @@ def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
     return form.opening + (Constraint.head(tools[0]) if len(tools) == 1 else "")
 
 
-def _constraint(tools: tuple[ToolSpec, ...], form: Form, required: bool, rules: PolicyRules, capabilities: Capabilities, begun: str) -> Constraint:
+def _constraint(tools: tuple[ToolSpec, ...], turn: Turn, form: Form, rules: PolicyRules, capabilities: Capabilities, begun: str) -> Constraint:
     if form.dialect == BARE:
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    return Constraint(tools, form.opening, form.closing, required, calls, begun)
+    shown = any(isinstance(item, Call | Result) for item in turn.items)  # markup that a model could copy
+    answered = bool(turn.items) and isinstance(turn.items[-1], Result)
+    required = turn.tool_choice.mode == "required"
+    return Constraint(tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered)
 
 
 def _scanner(

@@ -24,7 +24,8 @@ from toolwire.gateway.parked import Claim
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.policy import Policy
-from toolwire.turn import Api, Turn
+from toolwire.trace import Trace
+from toolwire.turn import Api, Result, Turn
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Gateway
@@ -35,8 +36,11 @@ log = logging.getLogger("toolwire.gateway")
 class Run:
     """One turn under way: what it needs on its path, and what is told about it at the end."""
 
-    def __init__(self, gateway: Gateway, api: Api, caller: Caller) -> None:
+    def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
+        self.trace = trace
+        self.ids = gateway.ids if trace is None else trace.minting(gateway.ids)
+        self.clock = gateway.clock if trace is None else trace.reading(gateway.clock)
         self._api: Api = api
         self._caller = caller
         self._started = time.perf_counter()
@@ -57,6 +61,31 @@ class Run:
         self.kind = "new"
         """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
 
+    def decoded(self, turn: Turn) -> Turn:
+        self.turn = turn
+        if self.trace is not None:
+            self.trace.decoded = turn
+        return turn
+
+    def planned(self, turn: Turn, backend: Backend) -> Plan:
+        """Decides how the turn is served, also when the way that was decided before was refused."""
+        self.turn, trace = turn, self.trace
+        if trace is not None:
+            trace.offers.append((backend.strategy, backend.capabilities))
+        self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
+        self.backend_kind = self._gateway.catalog.kind(backend.id)
+        if trace is not None:
+            trace.planned(turn, plan, plain=self._output_mode == "openai-json")
+        return plan
+
+    def resume(self, claim: Claim | None) -> None:
+        """The turn goes on with a parked run, or is run from its own history."""
+        assert self.turn is not None
+        self.claim = claim
+        self._tell("resumed" if claim is not None else "replayed" if isinstance(self.turn.items[-1], Result) else "new")
+        if claim is not None and self.trace is not None:
+            self.trace.resumes(claim.park.turn_id, claim.waited_s)
+
     # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
 
     async def _events(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
@@ -67,7 +96,7 @@ class Run:
             self._policies.append(policy)
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
-            source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self._gateway.ids)
+            source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace)
             async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
                 async for batch in batches:
                     if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
@@ -90,17 +119,17 @@ class Run:
     def _replan(self, plan: Plan, backend: Backend) -> bool:
         """Whether the backend now offers another way than the one it refused, be it the same one without a `tool_choice`."""
         assert self.turn is not None
-        again = make_plan(self.turn, backend, self._gateway.settings.tools, self._gateway.ids)
+        again = self.planned(self.turn, backend)
         if (again.strategy, again.report) == (plan.strategy, plan.report):
+            self.plan = plan
             return False
-        self.plan = again
         return True
 
     def _live(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
         assert self.turn is not None
         claim, self.claim = self.claim, None
-        gateway, caller = self._gateway, self._caller
-        return LiveTurn(plan, backend, gateway.parking, self.turn, caller.key_id, self._siblings, gateway.ids, self._tell).events(claim)
+        key_id, parking = self._caller.key_id, self._gateway.parking
+        return LiveTurn(plan, backend, parking, self.turn, key_id, self._siblings, self.ids, self._tell, self.trace).events(claim)
 
     def abandon(self) -> None:
         """A parked run that was claimed and never went on is given up."""
@@ -110,6 +139,8 @@ class Run:
 
     def _tell(self, kind: str) -> None:
         self.kind = kind
+        if self.trace is not None:
+            self.trace.kind = kind
 
     def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncGenerator[tuple[int, Batch], None]:
         return merged([self._events(plan, backend) for _ in range(choices)])
@@ -127,16 +158,20 @@ class Run:
     # --- a whole body --------------------------------------------------------------------------------------------------------------------------
 
     async def whole(self, plan: Plan, backend: Backend) -> Answer:
-        answer = self.answer
+        answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
         async with self._gateway.catalog.using(backend), aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
             async for choice, batch in batches:
                 self._note(batch)
                 answer.fold(batch, choice)
+                if trace is not None:
+                    trace.sent(choice, batch, b"")
         if answer.failure is not None:
             raise ToolwireError.of(answer.failure)
         body = await answer.body()
         self._first_byte = time.perf_counter()
+        if trace is not None:
+            trace.whole = body
         self.observe(None)
         return Answer(self._headers(whole=True), body=body)
 
@@ -152,28 +187,36 @@ class Run:
             self._committed = True
             if first.done():
                 first.result()
+            elif self.trace is not None:
+                self.trace.committed = True
         except BaseException:
             await opened.aclose()
             raise
         return Answer(self._headers(whole=False), stream=opened)
 
     async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
-        answer = self.answer
+        answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
         try:
             async with self._gateway.catalog.using(backend), aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
                 async for choice, batch in batches:
                     self._note(batch)
                     block = answer.feed(batch, choice)
-                    if answer.failure is not None and not self._committed and self._first_byte is None:
-                        raise ToolwireError.of(answer.failure)
+                    refused = answer.failure is not None and not self._committed and self._first_byte is None
+                    if trace is not None:
+                        trace.sent(choice, batch, b"" if refused else block)
+                    if refused:
+                        raise ToolwireError.of(answer.failure)  # type: ignore[arg-type]
                     if block:
                         if self._first_byte is None:
                             self._first_byte = time.perf_counter()
                         yield block
                     if answer.failure is not None:
                         break
-            yield await answer.end(self._comment())
+            last = await answer.end(self._comment())
+            if trace is not None:
+                trace.sent(0, [], last)
+            yield last
         except (asyncio.CancelledError, GeneratorExit):
             self.observe(None, cancelled=True)
             raise
@@ -252,6 +295,9 @@ class Run:
             cancelled=cancelled,
             dropped=self._dropped(),
         )
+        if self.trace is not None and self._gateway.journal is not None:
+            self.trace.failure = failure
+            self._gateway.journal.end(self.trace, summary)
         for observer in self._gateway.observers:
             try:
                 observer(summary)

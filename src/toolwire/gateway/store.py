@@ -1,4 +1,4 @@
-"""What outlives a request, in SQLite: stored responses, and, by `run`, whatever else has its tables in `MIGRATIONS`.
+"""What outlives a request, in SQLite: stored responses, and, by `run`, whatever else has its tables in `schema.MIGRATIONS`.
 
 Rules: one thread owns the connection and callers await it, so the event loop never waits for a disk. A key sees only its own rows. A write that fails
 raises; nothing is lost in silence. The schema moves only forward, by the statements of `MIGRATIONS`; a file of newer code is refused, never changed.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from toolwire.errors import ToolwireError
+from toolwire.gateway.schema import MIGRATIONS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,96 +33,6 @@ MAX_CHAIN = 1000
 MAX_CHAIN_BYTES = 64 * 1024 * 1024
 LOCKED_S = 2.0
 """How long a file that another process holds is waited for."""
-
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """
-        CREATE TABLE responses (
-            id TEXT NOT NULL PRIMARY KEY,
-            key_id TEXT NOT NULL,
-            created_at INTEGER NOT NULL,
-            model TEXT NOT NULL,
-            status TEXT NOT NULL,
-            previous_response_id TEXT,
-            response BLOB NOT NULL,
-            input_items BLOB NOT NULL,
-            turn_items BLOB NOT NULL
-        ) WITHOUT ROWID
-        """,
-        "CREATE INDEX responses_by_key ON responses (key_id, created_at)",
-    ),
-    (
-        """
-        CREATE TABLE items (
-            key_id TEXT NOT NULL,
-            id TEXT NOT NULL,
-            response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
-            PRIMARY KEY (key_id, id)
-        ) WITHOUT ROWID
-        """,
-        "CREATE INDEX items_by_response ON items (response_id)",
-    ),
-    (
-        """
-        CREATE TABLE approvals (
-            id TEXT NOT NULL PRIMARY KEY,
-            created_at REAL NOT NULL,
-            expires_at REAL NOT NULL,
-            owner TEXT NOT NULL,
-            session TEXT NOT NULL,
-            surface TEXT NOT NULL,
-            model TEXT NOT NULL,
-            tool TEXT NOT NULL,
-            stage TEXT NOT NULL,
-            arguments TEXT NOT NULL,
-            shown TEXT NOT NULL,
-            token TEXT NOT NULL,
-            status TEXT NOT NULL,
-            decided_at REAL,
-            decided_by TEXT,
-            decision TEXT
-        ) WITHOUT ROWID
-        """,
-        "CREATE INDEX approvals_by_status ON approvals (status, created_at)",
-        """
-        CREATE TABLE grants (
-            id TEXT NOT NULL PRIMARY KEY,
-            created_at REAL NOT NULL,
-            owner TEXT NOT NULL,
-            scope TEXT NOT NULL,
-            tool TEXT NOT NULL,
-            stage TEXT NOT NULL,
-            target TEXT NOT NULL,
-            approval_id TEXT NOT NULL,
-            revoked_at REAL
-        ) WITHOUT ROWID
-        """,
-        """
-        CREATE TABLE audit (
-            number INTEGER PRIMARY KEY AUTOINCREMENT,
-            at REAL NOT NULL,
-            owner TEXT NOT NULL,
-            event TEXT NOT NULL,
-            approval_id TEXT NOT NULL,
-            session TEXT NOT NULL,
-            surface TEXT NOT NULL,
-            model TEXT NOT NULL,
-            tool TEXT NOT NULL,
-            arguments_sha256 TEXT NOT NULL,
-            result_sha256 TEXT NOT NULL,
-            bytes INTEGER NOT NULL,
-            note TEXT NOT NULL
-        )
-        """,
-    ),
-    (
-        "ALTER TABLE approvals ADD COLUMN vault TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE grants ADD COLUMN vault TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE grants ADD COLUMN model TEXT NOT NULL DEFAULT ''",
-        "UPDATE grants SET revoked_at = created_at WHERE revoked_at IS NULL",  # they do not say for which vault and model they were given
-    ),
-)
-"""Entry n brings a file from version n to n + 1. Entries are only ever added."""
 
 
 @dataclass(frozen=True, slots=True)

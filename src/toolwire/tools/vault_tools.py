@@ -391,6 +391,11 @@ def tools_of(library: Library) -> list[Tool]:
     return [VaultSearch(library), FileRead(library), *_looks(library), *_changes(library)]
 
 
+def described() -> dict[str, Tool]:
+    """The tools by name, without a vault behind them: for who only tells about them."""
+    return {tool.name: tool for tool in tools_of(None)}  # type: ignore[arg-type]
+
+
 @asynccontextmanager
 async def opened(settings: Settings, root: Path) -> AsyncIterator[list[Tool]]:
     """The tools of the vault at `root`, its index kept up with the files while they are open."""

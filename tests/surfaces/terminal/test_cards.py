@@ -12,6 +12,7 @@ from toolwire.surfaces.terminal.shown import clean, one_line, size
 from toolwire.surfaces.terminal.surface import _read
 from toolwire.testing.notes import Notes
 from toolwire.tools.contract import Approval, Decision, Outcome, Preview, Stage, ToolCall, Touched
+from toolwire.tools.told import folder_of
 
 
 def asked(tool: str = "file_read", shown: Preview | None = None, stage: Stage = "run", **arguments: object) -> Approval:
@@ -82,7 +83,7 @@ def test_no_row_of_a_screen_can_drive_the_terminal(capfd: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(("paths", "folder"), [(["P/A.md", "P/B.md"], "P"), (["P/D/A.md", "P/B.md"], "P"), (["A.md", "P/B.md"], ""), ([], "")])
 def test_the_folder_that_could_be_remembered_holds_everything(paths: list[str], folder: str) -> None:
-    assert cards.folder_of(files(*paths)) == folder
+    assert folder_of(files(*paths)) == folder
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,8 @@ class Session:
         kind = update.get("sessionUpdate")
         if run is None:
             return
+        if run.tap is not None:
+            run.tap(str(kind), update)
         if kind == "agent_message_chunk":
             run.text(text_of(update))
         elif kind == "agent_thought_chunk":

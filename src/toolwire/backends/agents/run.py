@@ -19,6 +19,7 @@ from toolwire.backends.agents.history import Entry, call_entry, entries, result_
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
+from toolwire.trace import FrameTap, frame_tap
 from toolwire.turn import Call, Item, Message, Result, TextPart, Turn
 
 log = logging.getLogger("toolwire.agents")
@@ -74,6 +75,8 @@ class AgentRun:
         self._required = turn.tool_choice.mode == "required" and bool(turn.offered())
         self._held = 0
         self._over: asyncio.Future[None] | None = None
+        self.tap: FrameTap | None = None
+        """What takes the raw frames of the response that is being read."""
 
     @property
     def told(self) -> list[Entry]:
@@ -181,6 +184,7 @@ class AgentRun:
 
     async def segment(self) -> AsyncGenerator[Batch, None]:
         """One response, up to its calls or to the end of the answer."""
+        self.tap = frame_tap()
         if self._task is None:
             self._task = asyncio.ensure_future(self._drive())
         self._index = 0

@@ -18,6 +18,7 @@ from toolwire.backends.codex.thread import OpenThread, Thread, ending, next_mess
 from toolwire.backends.codex.version import Features
 from toolwire.errors import ToolwireError
 from toolwire.events import CallBegin, Dropped, Event, Failure, Finish, Text
+from toolwire.trace import frame_tap
 from toolwire.turn import Result, Turn
 
 
@@ -62,6 +63,7 @@ class DynamicRun:
         self._corrected = False
         self._over = False
         self._pending: tuple[str, ...] = ()
+        self._tap = frame_tap()
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ class DynamicRun:
         """One response, up to its calls or to the end of the turn."""
         if self._over or self._pending:
             raise ToolwireError("conflict", "The run is over, or its calls are not answered yet.")
+        self._tap = frame_tap()
         end: Event | None = None
         try:
             if self._thread is None:
@@ -167,6 +170,8 @@ class DynamicRun:
             settling = bool(reader.calls) and not self._features.response_mark
             message = await next_message(thread, reader, self._options, self._options.settle_ms / 1000 if settling else None)
             if message is not None:
+                if self._tap is not None:
+                    self._tap(message.method, message.params)
                 batch += reader.feed(message)
             elif reader.ended is None:
                 return [*batch, *self._calls_end()]

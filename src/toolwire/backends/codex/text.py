@@ -21,6 +21,7 @@ from toolwire.backends.codex.version import Features
 from toolwire.backends.codex.worker import RequestError
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
+from toolwire.trace import FrameTap, frame_tap
 from toolwire.turn import ImagePart, Item, Message, TextPart, Turn
 
 GO_ON = "Go on."
@@ -71,6 +72,7 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
         params["developerInstructions"] = system
     begin = turn_params(turn, options)
     reader = Reader()
+    tap = frame_tap()
     thread: Thread | None = None
 
     async def start(thread: Thread) -> None:
@@ -88,7 +90,7 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
         thread = await opened(open_thread, start)
         await thread.begin({**begin, "input": words})
         while reader.ended is None:
-            batch = await _read(thread, reader, options)
+            batch = await _read(thread, reader, options, tap)
             if batch:
                 yield batch
     except ToolwireError as error:
@@ -101,12 +103,14 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
             await thread.end(served=reader.ended is not None)
 
 
-async def _read(thread: Thread, reader: Reader, options: CodexOptions) -> Batch:
+async def _read(thread: Thread, reader: Reader, options: CodexOptions, tap: FrameTap | None) -> Batch:
     """What is there now; the end with it, once it is known."""
     batch: Batch = []
     while not batch or thread.waiting():
         message = await next_message(thread, reader, options)
         if message is not None:
+            if tap is not None:
+                tap(message.method, message.params)
             batch += reader.feed(message)
         if reader.trespass:
             raise ToolwireError("backend", "The model asked Codex to read a file of this machine, which Toolwire does not allow.")

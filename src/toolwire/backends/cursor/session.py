@@ -71,6 +71,8 @@ class Session:
         try:
             async with aclosing(self._line.client.stream(f"{AGENT}/Send", send(self.id, text, images))) as messages:
                 async for message in messages:
+                    if run.tap is not None:
+                        run.tap("message", message)
                     reader.feed(message)
         except Unreachable as error:
             if not reader.over:

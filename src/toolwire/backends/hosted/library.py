@@ -19,6 +19,7 @@ from toolwire.backends.hosted.memory import CallMemory
 from toolwire.backends.hosted.options import HostedOptions
 from toolwire.backends.hosted.providers import PROVIDERS
 from toolwire.errors import ToolwireError
+from toolwire.trace import frame_tap
 from toolwire.turn import Turn
 
 if TYPE_CHECKING:
@@ -103,8 +104,11 @@ class Loaded:
         opened = model_request_stream(
             self.model, request.messages, model_settings=request.settings, model_request_parameters=request.parameters, instrument=False
         )
+        tap = frame_tap()
         async with opened as response:
             async for event in response:
+                if tap is not None:
+                    tap(type(event).__name__, event)
                 yield response, reader.feed(event, response)
             yield response, reader.finish(response)
 

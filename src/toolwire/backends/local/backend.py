@@ -15,6 +15,7 @@ from toolwire.backends.local.options import SMALL, LocalOptions
 from toolwire.backends.local.reading import Reader
 from toolwire.backends.local.request import FIELDS, grammar_of, render
 from toolwire.backends.local.stream import Stream
+from toolwire.trace import frame_tap
 from toolwire.turn import Turn
 
 _CAPABILITIES = Capabilities(
@@ -62,9 +63,14 @@ class LocalBackend:
         await model.load()
         stream, reader = Stream(asyncio.get_running_loop()), Reader(turn.api)
         job = model.submit(lambda: self._body(turn, model), stream)
+        tap = frame_tap()
         try:
             while not reader.ended:
-                batch = reader.read(await stream.get())
+                chunks = await stream.get()
+                if tap is not None:
+                    for chunk in chunks:
+                        tap("chunk", chunk if isinstance(chunk, bytes) else repr(chunk))
+                batch = reader.read(chunks)
                 if batch:
                     yield batch
         finally:

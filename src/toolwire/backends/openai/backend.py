@@ -34,6 +34,7 @@ from toolwire.backends.openai.ways import FORGET_S, Ways
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
+from toolwire.trace import FrameTap, frame_tap
 from toolwire.turn import Turn
 
 USER_AGENT = "toolwire"
@@ -91,17 +92,20 @@ class OpenAIBackend:
         echo = Echo(given_beginning(turn)) if profile.prefill else None
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
         response: aiohttp.ClientResponse | None = None
+        tap = frame_tap()
+        if tap is not None:
+            tap("sent", body)
         try:
             response = await self._post(body)
             if response.status != 200:
-                yield [await self._failed(response, asked)]
+                yield [await self._failed(response, asked, tap)]
             elif turn.stream or _is_stream(response):
-                async for batch in _read_stream(response, reader, limit=None if turn.stream else BODY_LIMIT):
+                async for batch in _read_stream(response, reader, limit=None if turn.stream else BODY_LIMIT, tap=tap):
                     if asked:
                         batch, asked = self._healed(batch, asked), frozenset()
                     yield batch if echo is None else echo.feed(batch)
             else:
-                batch = self._healed(reader.read_body(await _read_body(response)), asked)
+                batch = self._healed(reader.read_body(await _read_body(response, tap)), asked)
                 yield batch if echo is None else echo.feed(batch)
         except (*_BROKEN, ToolwireError) as error:
             if not reader.ended:
@@ -170,7 +174,7 @@ class OpenAIBackend:
     async def _send(self, body: bytes) -> aiohttp.ClientResponse:
         return await self._session().post(self._chat_url, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False)
 
-    async def _failed(self, response: aiohttp.ClientResponse, asked: frozenset[Refused]) -> Failure:
+    async def _failed(self, response: aiohttp.ClientResponse, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
         try:
             async with asyncio.timeout(END_MARK_S):
                 body = await response.content.read(ERROR_BODY_LIMIT)
@@ -178,6 +182,8 @@ class OpenAIBackend:
                     body += more
         except _BROKEN:
             body = b""
+        if tap is not None:
+            tap(f"status {response.status}", body)
         failure = http_failure(response.status, response.headers, body, self._secrets)
         return self._refusal(failure, words_of(body), asked) if response.status in STATUSES else failure
 
@@ -211,10 +217,10 @@ def _is_stream(response: aiohttp.ClientResponse) -> bool:
     return response.content_type == "text/event-stream"
 
 
-async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, limit: int | None) -> AsyncIterator[Batch]:
+async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, limit: int | None, tap: FrameTap | None) -> AsyncIterator[Batch]:
     """A `limit` of bytes holds where the answer is not passed on as it comes."""
     if response.content_type == "application/json":  # asked for a stream, got a body
-        yield reader.read_body(await _read_body(response))
+        yield reader.read_body(await _read_body(response, tap))
         return
     size, until = 0, None
     now = asyncio.get_running_loop().time
@@ -230,6 +236,8 @@ async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, l
         size += len(block)
         if limit is not None and size > limit:
             raise _too_large()
+        if tap is not None and block:
+            tap("read", block)
         batch = reader.feed(block) if block else reader.finish()
         if batch:
             yield batch
@@ -242,7 +250,7 @@ async def _read_until(response: aiohttp.ClientResponse, until: float | None) -> 
         return await response.content.readany()
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, tap: FrameTap | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
     while block := await response.content.readany():
@@ -250,7 +258,10 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
         size += len(block)
         if size > BODY_LIMIT:
             raise _too_large()
-    return b"".join(blocks)
+    body = b"".join(blocks)
+    if tap is not None:
+        tap("body", body)
+    return body
 
 
 def _too_large() -> ToolwireError:

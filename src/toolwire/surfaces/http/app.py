@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
@@ -30,6 +30,7 @@ from toolwire.surfaces.http.keepalive import KeepAlive
 from toolwire.surfaces.http.metrics import Metrics
 from toolwire.surfaces.http.models import Models
 from toolwire.surfaces.http.responses import Responses
+from toolwire.surfaces.web.routes import Pages
 
 if TYPE_CHECKING:
     from toolwire.config import Settings
@@ -64,13 +65,21 @@ class App:
         self._keep_alive_s = settings.server.keep_alive_s
         self._body_limit = int(settings.server.max_body_mb * 1024 * 1024)
         self._router = self._cold_routes(gateway, store)
+        self.pages = Pages(gateway, settings, store) if store is not None else None
         gateway.observers.append(self.metrics.observe)
         gateway.observers.append(log_turn)
 
     def drain(self) -> None:
         """No new turns from here on; those that run may end."""
         self.draining = True
+        if self.pages is not None:
+            self.pages.drain()
         self._gateway.drain()
+
+    async def close(self) -> None:
+        """Before the gateway and the store are closed."""
+        if self.pages is not None:
+            await self.pages.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -175,6 +184,10 @@ class App:
 
     async def _cold(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         path = re.sub(r"/{2,}", "/", scope["path"])
+        if self.pages is not None and self.pages.covers(path):
+            exchange.for_own_pages()
+            await self._route(self.pages, exchange, {**scope, "path": path, "root_path": "", "app": self}, send)
+            return
         path = path.removeprefix("/v1").rstrip("/") if path == "/v1" or path.startswith("/v1/") else path.rstrip("/")
         api, method = TURN_ROUTES.get(path), scope["method"]
         if api is not None:
@@ -187,13 +200,16 @@ class App:
                 raise HTTPException(405, headers={"Allow": "HEAD, POST"})
             return
 
+        await self._route(self._router, exchange, {**scope, "path": path or "/", "root_path": "", "app": self}, send)
+
+    async def _route(self, to: ASGIApp, exchange: Exchange, scope: Scope, send: Send) -> None:
         async def send_with_common(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.started = True
                 message = {**message, "headers": [*message["headers"], *exchange.common]}
             await send(message)
 
-        await self._router({**scope, "path": path or "/", "root_path": "", "app": self}, receive, send_with_common)
+        await to(scope, exchange.receive, send_with_common)
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that is told whose request it is, and is only reached by those who may ask."""
@@ -222,6 +238,7 @@ class App:
                 await self._gateway.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                await self.close()
                 await self._gateway.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -52,7 +52,7 @@ class Gate:
     """The server's settings as verdicts. Verdicts on Host and Origin are remembered: clients send the same ones again and again."""
 
     def __init__(self, server: ServerSettings) -> None:
-        self._keys = [(hashlib.sha256(key.encode()).digest(), key_id_of(key)) for key in server.keys]
+        self._keys = [(hashlib.sha256(key.encode()).digest(), key_id_of(key)) for key in (*server.keys, *server.admin_keys)]
         self._check_hosts = is_loopback(server.host)
         self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
         self._any_origin = "*" in server.origins and bool(self._keys)

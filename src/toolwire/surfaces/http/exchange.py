@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError, error_object, status_of
@@ -36,18 +36,23 @@ class ClientGone(Exception):
 class Exchange:
     """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
 
-    __slots__ = ("_body_read", "_receive", "_send", "common", "headers", "reached_gateway", "request_id", "scope", "started")
+    __slots__ = ("_body_read", "_cors", "_receive", "_send", "common", "headers", "reached_gateway", "request_id", "scope", "started")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList) -> None:
         self.scope = scope
         self.headers = headers
         self.request_id = request_id
         self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
+        self._cors = len(cors)
         self.started = False
         self.reached_gateway = False
         self._receive = receive
         self._send = send
         self._body_read = False
+
+    def for_own_pages(self) -> None:
+        """No other origin may read this answer."""
+        self.common = self.common[: len(self.common) - self._cors]
 
     # --- the request -----------------------------------------------------------------------------------------------------------------------
 
@@ -80,6 +85,13 @@ class Exchange:
             raise _too_large(limit)
         self._body_read = True
         return body
+
+    async def receive(self) -> Message:
+        """As the server gives it, for who reads the body themselves."""
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            self._body_read = True
+        return message
 
     async def _read_rest(self, body: bytes, limit: int) -> bytes:
         pieces, size, more = [body], len(body), True

@@ -25,6 +25,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.protocol import GuardedProtocol
+from toolwire.surfaces.web.routes import enter_path
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
@@ -70,24 +71,35 @@ async def _serve(
         await gateway.start()
         try:
             app = create_app(gateway, settings, store)
-            announce(gateway)
-            line = f"listening on {base_url(settings.server.host, sockets[0].getsockname()[1])}"
-            server = DrainingServer(app, settings.server.drain_s, lambda: print(line, flush=True))
-            await server.serve(sockets=sockets)
-            if server.force_exit:
-                return FORCED
+            try:
+                announce(gateway)
+                server = DrainingServer(app, settings.server.drain_s, lambda: _say_where(app, settings.server.host, sockets[0].getsockname()[1]))
+                await server.serve(sockets=sockets)
+                if server.force_exit:
+                    return FORCED
+            finally:
+                await _close(app, "pages")
         finally:
-            await _close(gateway)
+            await _close(gateway, "backends")
     finally:
         await store.close()
     return 0
 
 
-async def _close(gateway: Gateway) -> None:
+def _say_where(app: App, host: str, port: int) -> None:
+    """The API's address to stdout, for programs; the pages' one-time link to stderr, for the person."""
+    print(f"listening on {base_url(host, port)}", flush=True)
+    if app.pages is not None:
+        here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
+        link = base_url(here, port).removesuffix("/v1") + enter_path(app.pages.sessions.link())
+        print(f"chat, approvals and the wire: {link}  (works once)", file=sys.stderr, flush=True)
+
+
+async def _close(what: App | Gateway, name: str) -> None:
     try:
-        await asyncio.wait_for(gateway.close(), CANCEL_WITHIN_S)
+        await asyncio.wait_for(what.close(), CANCEL_WITHIN_S)
     except TimeoutError:
-        log.warning("backends did not close within %g s", CANCEL_WITHIN_S)
+        log.warning("%s did not close within %g s", name, CANCEL_WITHIN_S)
 
 
 def base_url(host: str, port: int) -> str:

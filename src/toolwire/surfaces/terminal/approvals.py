@@ -18,6 +18,7 @@ from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tables import table
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Arguments, Decision, Grant
+from toolwire.tools.told import folder_of
 
 BY = "shell"
 
@@ -67,7 +68,7 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Told:
     found = await _found(approvals, arguments.id)
     edited: Arguments | None = _edited(arguments.arguments) if arguments.arguments is not None else None
     picked = _picked(found, arguments.pick) if arguments.pick is not None else None
-    folder = arguments.folder or cards.folder_of(found.shown)
+    folder = arguments.folder or folder_of(found.shown)
     decision = Decision(
         True, arguments=edited, picked=picked, remember=arguments.remember or "once", folder=folder if arguments.remember == "folder" else ""
     )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from toolwire.surfaces.terminal.shown import clean, one_line, size
 from toolwire.tools.contract import Approval, Outcome, Preview, Tool, ToolCall, Touched
+from toolwire.tools.told import privacy_note
 
 Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
 Row = tuple[Style, str]
@@ -20,13 +20,6 @@ Row = tuple[Style, str]
 MOST_LINES = 40
 """So many lines of a diff, and so many files, stand on a card; the rest is a key away."""
 MOST_ARGUMENT = 400
-
-_NOTES = {
-    ("search", "run"): "Nothing has been searched yet. You choose afterwards which results {model} may see.",
-    ("search", "share"): "The search is done. Nothing of it has been shared with {model} yet.",
-    ("read", "run"): "Nothing has been read yet. {model} sees what you approve, and nothing else.",
-    ("write", "run"): "Nothing has been changed yet.",
-}
 
 
 def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
@@ -39,9 +32,8 @@ def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool 
     rows.append(("dim", f"asked by {one_line(approval.model, 80)} ({approval.id})"))
     rows += [("label", "Arguments"), *_arguments(approval.arguments, whole)]
     rows += body(approval.shown, whole=whole)
-    note = _NOTES.get((tool.effect, approval.stage)) if tool is not None else None
-    if note is not None:
-        rows.append(("warning", note.format(model=one_line(approval.model, 80))))
+    if tool is not None and (note := privacy_note(tool.effect, approval.stage, one_line(approval.model, 80))):
+        rows.append(("warning", note))
     return rows
 
 
@@ -99,17 +91,6 @@ def _diff_style(line: str) -> Style:
     if line.startswith(("+++", "---", "@@")):
         return "hunk"
     return "added" if line.startswith("+") else "removed" if line.startswith("-") else "plain"
-
-
-def folder_of(shown: Preview) -> str:
-    """The folder that holds everything touched; "" where that is the whole vault."""
-    parents = [PurePosixPath(one.path).parent.parts for one in shown.touched]
-    common: list[str] = []
-    for parts in zip(*parents, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return "/".join(common)
 
 
 # --- lines that are no question --------------------------------------------------------------------------------------------------------------------

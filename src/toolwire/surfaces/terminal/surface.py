@@ -21,6 +21,7 @@ from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed
 from toolwire.tools.executor import Toolbox
+from toolwire.tools.told import folder_of
 
 T = TypeVar("T")
 LOOK_EVERY_S = 0.3
@@ -200,7 +201,7 @@ class KeySurface(_PersonSurface):
     async def _remember(self, question: _Question) -> None:
         from toolwire.surfaces.terminal.keys import ESCAPE, choose
 
-        folder = cards.folder_of(question.now().shown)
+        folder = folder_of(question.now().shown)
         choices: dict[str, Scope] = {"s": "session", **({"f": "folder"} if folder else {}), "t": "tool"}
         told = " · ".join(f"{key} {_scope_words(scope, folder)}" for key, scope in choices.items())
         text = f"Remember, once you approve, for: {told} · o only once · esc back"

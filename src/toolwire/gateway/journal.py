@@ -1,0 +1,366 @@
+"""The journal: what the last turns were made of, for whoever wants to see how a turn went.
+
+Rules:
+- Watching never changes what is watched: whatever goes wrong here is logged, and costs no turn.
+- Contents of recent turns stay in memory, within a number of bytes and of turns; the oldest go first. One line a turn, which tells nothing that
+  anybody said, goes to disk. With `journal.contents = "disk"` each whole turn goes there too, with "off" there is no journal at all.
+- The event loop never waits for a disk: a thread of its own formats and writes.
+- What leaves memory leaves it masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from sys import intern
+from typing import TYPE_CHECKING, Any, Literal
+
+from toolwire.encode.sse import scrub
+from toolwire.gateway.masking import Mask
+from toolwire.gateway.recording import Recording, RecordingError, masked, read, recording_of, write
+from toolwire.gateway.segments import Segments, TurnRecord
+from toolwire.ids import random_id
+from toolwire.trace import Trace
+
+if TYPE_CHECKING:
+    from toolwire.config import Settings
+    from toolwire.gateway.records import Caller, TurnSummary
+    from toolwire.turn import Api
+
+log = logging.getLogger("toolwire.journal")
+FOLDER = "journal"
+MOST_BYTES = 64 * 1024 * 1024
+MOST_TRACES = 500
+MOST_RECORDS = 20_000
+MOST_RUNNING = 4096
+LONGEST_NAME = 128
+CLOSE_S = 5.0
+LOAD_S = 10.0
+OPENED = 2
+"""So many turns are kept as they were shown last: formatting a long one takes a moment."""
+Listener = Callable[[dict[str, Any]], None]
+Contents = Literal["memory", "disk", "gone"]
+
+
+class Journal:
+    """One per gateway. `listeners` are told of every turn that is planned, and again when it has ended: the turn as the pages get it."""
+
+    def __init__(self, settings: Settings, folder: Path | None, *, most_bytes: int = MOST_BYTES, most_traces: int = MOST_TRACES) -> None:
+        """`folder` None: nothing is written."""
+        limit = int(settings.journal.max_mb * 1024 * 1024)
+        self.folder = folder if limit else None
+        self.listeners: list[Listener] = []
+        self.mask = Mask.of(settings)
+        self._tools = settings.tools
+        self._whole = settings.journal.contents == "disk"
+        self._most_bytes, self._most_traces = most_bytes, most_traces
+        self._bytes = 0
+        self._running: dict[str, Trace] = {}
+        self._kept: OrderedDict[str, Trace] = OrderedDict()
+        self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
+        self._opened: OrderedDict[str, Recording] = OrderedDict()
+        self._loading: threading.Event | None = None
+        self._segments = Segments(self.folder, limit) if self.folder is not None else None
+        self._writer = _Writer(self._segments, self._fixture) if self._segments is not None else None
+
+    @classmethod
+    def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
+        """The journal beside a store. None where the settings want none; without a store's file nothing is written."""
+        if settings.journal.contents == "off":
+            return None
+        beside = None if store_path in (None, ":memory:") else Path(str(store_path)).parent / FOLDER
+        return cls(settings, beside)
+
+    # --- the life of a turn -------------------------------------------------------------------------------------------------------------------------
+
+    def begin(self, api: Api, raw: bytes, caller: Caller, stored: bool = False) -> Trace | None:
+        """A turn comes. None: it can not be watched."""
+        try:
+            if len(self._running) >= MOST_RUNNING:
+                self._forget(self._running.pop(next(iter(self._running))))
+            trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown)
+            trace.stored = stored
+            self._running[trace.id] = trace
+            return trace
+        except Exception:
+            log.exception("a turn could not be watched")
+            return None
+
+    def planned(self, trace: Trace) -> None:
+        """It is known what the turn will be: who listens is told."""
+        if self.listeners:
+            self._tell(lambda: _record(trace, None))
+
+    def end(self, trace: Trace, summary: TurnSummary) -> None:
+        try:
+            trace.end()
+            self._running.pop(trace.id, None)
+            record = _record(trace, summary)
+            self._records.append(record)
+            self._kept[trace.id] = trace
+            self._make_room()
+            if self._writer is not None:
+                self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
+            self._tell(lambda: record)
+        except Exception:
+            log.exception("the end of a turn could not be kept")
+
+    def _tell(self, record: Callable[[], TurnRecord]) -> None:
+        for listener in self.listeners:
+            try:
+                listener(record().as_json())
+            except Exception:
+                log.exception("a listener of the journal failed")
+
+    # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _grown(self, trace: Trace, size: int) -> bool:
+        self._bytes += size
+        self._make_room()
+        return self._bytes <= self._most_bytes
+
+    def _make_room(self) -> None:
+        while self._kept and (self._bytes > self._most_bytes or len(self._kept) > self._most_traces):
+            _, oldest = self._kept.popitem(last=False)
+            self._forget(oldest)
+
+    def _forget(self, trace: Trace) -> None:
+        self._bytes -= trace.size
+        trace.forget()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    # --- looking ------------------------------------------------------------------------------------------------------------------------------------
+
+    def records(self) -> list[TurnRecord]:
+        """The last turns, those that run included, newest first."""
+        running = [_record(trace, None) for trace in list(self._running.values())]
+        return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
+
+    def record(self, id: str) -> TurnRecord | None:
+        trace = self._running.get(id)
+        if trace is not None:
+            return _record(trace, None)
+        return next((record for record in reversed(self._records) if record.id == id), None)
+
+    def contents(self, id: str) -> Contents:
+        """Where the contents of a turn are."""
+        if id in self._kept or id in self._running:
+            return "memory"
+        return "disk" if self._segments is not None and self._segments.fixture(id) is not None else "gone"
+
+    async def recording(self, id: str) -> Recording | None:
+        """A turn as it was, secrets and all, for a replay; None when nothing of it is left."""
+        record, trace = self.record(id), self._running.get(id) or self._kept.get(id)
+        if record is not None and trace is not None:
+            return await asyncio.to_thread(recording_of, trace.snapshot(), record.as_json(), self._tools)
+        return await asyncio.to_thread(self._from_disk, id)
+
+    async def shown(self, id: str) -> Recording | None:
+        """A turn as it may be shown: masked."""
+        if id in self._opened:
+            self._opened.move_to_end(id)
+            return self._opened[id]
+        running = id in self._running
+        recording = await self.recording(id)
+        if recording is None:
+            return None
+        recording = await asyncio.to_thread(masked, recording, self.mask)
+        if not running:
+            self._opened[id] = recording
+            while len(self._opened) > OPENED:
+                self._opened.popitem(last=False)
+        return recording
+
+    def _from_disk(self, id: str) -> Recording | None:
+        lines = self._segments.fixture(id) if self._segments is not None else None
+        try:
+            return read(lines) if lines else None
+        except RecordingError:
+            return None
+
+    def _fixture(self, trace: Trace, record: TurnRecord) -> list[str]:
+        return list(write(masked(recording_of(trace, record.as_json(), self._tools), self.mask)))
+
+    # --- the files ----------------------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Reads what earlier processes left, in the background."""
+        if self._writer is not None and self._loading is None:
+            self._loading = threading.Event()
+            self._writer.run(self._load)
+
+    async def loaded(self) -> None:
+        """Waits until it is read."""
+        if self._loading is not None and not self._loading.is_set():
+            await asyncio.to_thread(self._loading.wait, LOAD_S)
+
+    def _load(self) -> None:
+        assert self._segments is not None and self._loading is not None
+        try:
+            self._read_earlier(self._segments)
+        finally:
+            self._loading.set()
+
+    def _read_earlier(self, segments: Segments) -> None:
+        known = {record.id for record in list(self._records)}
+        earlier = [record for record in segments.load(MOST_RECORDS) if record.id not in known]
+        room = MOST_RECORDS - len(self._records)
+        if room > 0:
+            self._records.extendleft(reversed([_shared(record) for record in earlier[-room:]]))
+
+    async def settled(self) -> None:
+        """Waits until everything that was told so far is written."""
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.settle)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
+
+
+class _Writer:
+    """The thread that reads and writes the files. It starts with its first work."""
+
+    def __init__(self, segments: Segments, fixture: Callable[[Trace, TurnRecord], list[str]]) -> None:
+        self._segments = segments
+        self._fixture = fixture
+        self._waiting: SimpleQueue[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._whole_bytes = 0
+        self._complained = False
+
+    def put(self, record: TurnRecord, trace: Trace | None) -> None:
+        """Never waits. What a disk can not follow is not kept."""
+        if self._waiting.qsize() > MOST_RECORDS:
+            self._complain("the disk is too slow for the journal: turns are left out")
+            return
+        if trace is not None:
+            if self._whole_bytes + trace.size > MOST_BYTES:
+                self._complain("the disk is too slow for the journal: contents of turns are left out")
+                trace = None
+            else:
+                self._whole_bytes += trace.size
+        self._send((record, trace))
+
+    def _complain(self, words: str) -> None:
+        if not self._complained:
+            log.warning("%s", words)
+        self._complained = True
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._send(work)
+
+    def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
+        self._waiting.put(what)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
+            self._thread.start()
+
+    def settle(self) -> None:
+        done = threading.Event()
+        self._send(done.set)
+        done.wait(CLOSE_S)
+
+    def close(self) -> None:
+        thread = self._thread
+        if thread is not None:
+            self._waiting.put(None)
+            thread.join(CLOSE_S)
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._waiting.get()]
+            try:
+                while len(batch) < 1000:
+                    batch.append(self._waiting.get_nowait())
+            except Empty:
+                pass
+            turns = [one for one in batch if isinstance(one, tuple)]
+            self._safely(lambda turns=turns: self._segments.append(record for record, _ in turns))  # type: ignore[misc]
+            for record, trace in turns:
+                if trace is not None:
+                    self._whole_bytes -= trace.size
+                    self._safely(lambda trace=trace, record=record: self._segments.keep(record.id, self._fixture(trace, record)))  # type: ignore[misc]
+            for work in batch:
+                if work is not None and not isinstance(work, tuple):
+                    self._safely(work)
+            if None in batch:
+                return
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("the journal could not be read or written")
+
+
+# --- a turn's line -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
+    """The turn's line; without a summary, that of a turn that runs."""
+    known: dict[str, Any] = {
+        "kind": trace.kind,
+        "parked_ms": None if trace.parked_s is None else round(trace.parked_s * 1000, 2),
+        "resumed_from": trace.resumed_from,
+        "parked": trace.parked_at is not None,
+    }
+    if summary is None:
+        plan = trace.plans[-1] if trace.plans else None
+        turn = trace.turn or trace.decoded
+        return TurnRecord(
+            trace.id,
+            trace.at,
+            "running",
+            trace.caller.request_id,
+            trace.caller.key_id,
+            trace.api,
+            model=turn.model[:LONGEST_NAME] if turn is not None else "",
+            backend=trace.backend_kind,
+            strategy=plan.strategy if plan is not None else "none",
+            stream=turn.stream if turn is not None else False,
+            report=plan.report_header() if plan is not None else "",
+            **known,
+        )
+    return TurnRecord(
+        trace.id,
+        trace.at,
+        request_id=summary.request_id,
+        key=intern(summary.key_id),
+        api=summary.api,
+        model=intern(scrub(summary.model)[:LONGEST_NAME]),
+        backend=summary.backend,
+        strategy=summary.strategy,
+        stream=summary.stream,
+        status=summary.status,
+        finish=summary.finish,
+        error=summary.error_kind,
+        cancelled=summary.cancelled,
+        calls=tuple(intern(scrub(name)[:LONGEST_NAME]) for name in summary.tool_call_names),
+        call_ids=tuple(scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids),
+        input_tokens=summary.input_tokens,
+        output_tokens=summary.output_tokens,
+        first_byte_ms=None if summary.first_byte_s is None else round(summary.first_byte_s * 1000, 2),
+        duration_ms=round(summary.duration_s * 1000, 2),
+        report=intern(summary.report),
+        dropped=dict(summary.dropped) or None,
+        **known,
+    )
+
+
+def _shared(record: TurnRecord) -> TurnRecord:
+    """A line that was read, with texts that many have in common held once."""
+    import msgspec
+
+    names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
+    return msgspec.structs.replace(record, **{name: intern(getattr(record, name)) for name in names}, calls=tuple(map(intern, record.calls)))

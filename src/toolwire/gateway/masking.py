@@ -1,0 +1,133 @@
+"""Secrets masked, whenever contents of a turn leave memory: for a page, a file or a clipboard.
+
+A secret is a value that the settings hold as one, whatever looks like a key, and the text of a JSON member whose name says so, also where JSON
+stands inside a JSON string. A secret that came in pieces is found in what the pieces make together. Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from toolwire.config import MASK, Settings
+
+SHORTEST = 4
+"""Shorter values than this are words, not secrets."""
+WORD = 12
+"""Shorter values than this are only masked where they stand alone."""
+
+SECRET_NAME = re.compile(r"(?i)(?:^|[_-])(?:api[_-]?keys?|access[_-]?keys?|authorization|(?:auth)?tokens?|passwords?|passwd|secrets?|cookie)$")
+_LOOKS = r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}|(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}"
+_MEMBER_NAMES = "(?:[a-z0-9]+[_-])*(?:api[_-]?key|access[_-]?key|authorization|(?:auth)?token|password|passwd|secret)"
+_MEMBER = re.compile(rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)', re.DOTALL)
+_URL_PASSWORD = re.compile(r"://[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)@")
+Span = tuple[int, int]
+
+
+class Mask:
+    """`values` are the secrets that are known."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        known = {form for value in values if len(value) >= SHORTEST for form in (value, json.dumps(value)[1:-1])}
+        patterns = [_LOOKS, *(_pattern(value) for value in sorted(known, key=len, reverse=True))]
+        self._values = re.compile("|".join(patterns))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Mask:
+        return cls(secrets_of(settings))
+
+    def spans(self, text: str) -> list[Span]:
+        """Where secrets stand, in order, without overlaps."""
+        found = [match.span() for match in self._values.finditer(text)]
+        if '"' in text:
+            found += [match.span("value") for match in _MEMBER.finditer(text)]
+        if "://" in text:
+            found += [match.span("value") for match in _URL_PASSWORD.finditer(text)]
+        return _merged(found) if found else found
+
+    def text(self, text: str) -> str:
+        spans = self.spans(text)
+        return _without(text, spans) if spans else text
+
+    def value(self, value: Any) -> Any:
+        """The same of a value made of dicts and lists."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(key): _hidden(key, inner) or self.value(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(inner) for inner in value]
+        return value
+
+    def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
+        """Pieces of one text, and which of them hold a part of a secret: the mask stands in the first of these."""
+        whole = "".join(pieces)
+        spans = self.spans(whole)
+        if not spans:
+            return list(pieces), set()
+        out, touched = [], set()
+        start = 0
+        for place, piece in enumerate(pieces):
+            end = start + len(piece)
+            inside = [(max(left, start), min(right, end), left >= start) for left, right in spans if left < end and right > start]
+            if inside:
+                touched.add(place)
+            kept, at = "", start
+            for left, right, first in inside:
+                kept += whole[at:left] + (MASK if first else "")
+                at = right
+            out.append(kept + whole[at:end] if inside else piece)
+            start = end
+        return out, touched
+
+
+def secrets_of(settings: Settings) -> Iterator[str]:
+    """Every secret that the settings hold."""
+    yield from settings.server.keys
+    yield from settings.server.admin_keys
+    for model in settings.models:
+        for name, value in model.options.items():
+            if name in model.secret or name == "headers" or SECRET_NAME.search(name):
+                yield from _texts(value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+        yield from (word for word in [value.removeprefix("Bearer ")] if word != value)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _pattern(value: str) -> str:
+    return re.escape(value) if len(value) >= WORD else rf"(?<![A-Za-z0-9_-]){re.escape(value)}(?![A-Za-z0-9_-])"
+
+
+def _hidden(name: str, value: Any) -> str | None:
+    return MASK if isinstance(value, str) and value and SECRET_NAME.search(name) else None
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    out: list[Span] = []
+    for left, right in sorted(spans):
+        if left == right:
+            continue
+        if out and left < out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], right))
+        else:
+            out.append((left, right))
+    return out
+
+
+def _without(text: str, spans: list[Span]) -> str:
+    out, at = [], 0
+    for left, right in spans:
+        out += [text[at:left], MASK]
+        at = right
+    return "".join([*out, text[at:]])

@@ -1,0 +1,119 @@
+"""The tables of the store, as the steps that made them. Only `store.py` runs them."""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE responses (
+            id TEXT NOT NULL PRIMARY KEY,
+            key_id TEXT NOT NULL,
+            created_at INTEGER NOT NULL,
+            model TEXT NOT NULL,
+            status TEXT NOT NULL,
+            previous_response_id TEXT,
+            response BLOB NOT NULL,
+            input_items BLOB NOT NULL,
+            turn_items BLOB NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX responses_by_key ON responses (key_id, created_at)",
+    ),
+    (
+        """
+        CREATE TABLE items (
+            key_id TEXT NOT NULL,
+            id TEXT NOT NULL,
+            response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+            PRIMARY KEY (key_id, id)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX items_by_response ON items (response_id)",
+    ),
+    (
+        """
+        CREATE TABLE approvals (
+            id TEXT NOT NULL PRIMARY KEY,
+            created_at REAL NOT NULL,
+            expires_at REAL NOT NULL,
+            owner TEXT NOT NULL,
+            session TEXT NOT NULL,
+            surface TEXT NOT NULL,
+            model TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            stage TEXT NOT NULL,
+            arguments TEXT NOT NULL,
+            shown TEXT NOT NULL,
+            token TEXT NOT NULL,
+            status TEXT NOT NULL,
+            decided_at REAL,
+            decided_by TEXT,
+            decision TEXT
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX approvals_by_status ON approvals (status, created_at)",
+        """
+        CREATE TABLE grants (
+            id TEXT NOT NULL PRIMARY KEY,
+            created_at REAL NOT NULL,
+            owner TEXT NOT NULL,
+            scope TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            stage TEXT NOT NULL,
+            target TEXT NOT NULL,
+            approval_id TEXT NOT NULL,
+            revoked_at REAL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE audit (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            at REAL NOT NULL,
+            owner TEXT NOT NULL,
+            event TEXT NOT NULL,
+            approval_id TEXT NOT NULL,
+            session TEXT NOT NULL,
+            surface TEXT NOT NULL,
+            model TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            arguments_sha256 TEXT NOT NULL,
+            result_sha256 TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            note TEXT NOT NULL
+        )
+        """,
+    ),
+    (
+        "ALTER TABLE approvals ADD COLUMN vault TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE grants ADD COLUMN vault TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE grants ADD COLUMN model TEXT NOT NULL DEFAULT ''",
+        "UPDATE grants SET revoked_at = created_at WHERE revoked_at IS NULL",  # they do not say for which vault and model they were given
+    ),
+    (
+        """
+        CREATE TABLE conversations (
+            id TEXT NOT NULL PRIMARY KEY,
+            owner TEXT NOT NULL,
+            title TEXT NOT NULL,
+            model TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            entries TEXT NOT NULL,
+            messages TEXT NOT NULL,
+            words TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX conversations_by_time ON conversations (owner, updated_at)",
+        "CREATE TABLE preferences (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        """
+        CREATE TABLE web_sessions (
+            token_sha256 TEXT NOT NULL PRIMARY KEY,
+            started_by TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            seen_at REAL NOT NULL,
+            expires_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
+)
+"""Entry n brings a file from version n to n + 1. Entries are only ever added."""

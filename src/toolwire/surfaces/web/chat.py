@@ -1,0 +1,168 @@
+"""The chat's API: conversations, their turns, and the models to talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, OrderedDict
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from toolwire.errors import ToolwireError
+from toolwire.ids import random_id
+from toolwire.surfaces.terminal.conversation_note import render
+from toolwire.surfaces.web.context import Row, Web, body, field, number
+from toolwire.surfaces.web.conversations import Conversations, Kept
+from toolwire.surfaces.web.talk import TITLE, Talk
+from toolwire.tables import model_rows
+
+OPEN = 64
+"""So many conversations are kept in memory; those that run always."""
+MOST_LISTED = 500
+MOST_TEXT = 1_000_000
+
+
+class ChatApi:
+    def __init__(self, web: Web) -> None:
+        self._web = web
+        self._rows = Conversations(web.store)
+        self._talks: OrderedDict[str, Talk] = OrderedDict()
+        self._opening = asyncio.Lock()
+
+    def routes(self) -> list[Row]:
+        return [
+            ("GET", "/models", self.models),
+            ("GET", "/conversations", self.listed),
+            ("POST", "/conversations", self.create),
+            ("GET", "/conversations/{id}", self.one),
+            ("PATCH", "/conversations/{id}", self.change),
+            ("DELETE", "/conversations/{id}", self.delete),
+            ("POST", "/conversations/{id}/turns", self.turn),
+            ("POST", "/conversations/{id}/retry", self.retry),
+            ("POST", "/conversations/{id}/stop", self.stop),
+            ("GET", "/conversations/{id}/note", self.note),
+        ]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(talk.stop() for talk in self._talks.values()))
+
+    # --- looking -------------------------------------------------------------------------------------------------------------------------------
+
+    async def models(self, request: Request) -> dict[str, Any]:
+        self._web.gateway.catalog.listed()  # what is old is looked up again meanwhile
+        may = self._web.toolroom.may_use_tools
+        return {"models": [{**row, "may_use_tools": may(row["id"])} for row in model_rows(self._web.gateway.catalog)]}
+
+    async def listed(self, request: Request) -> dict[str, Any]:
+        rows = await self._rows.listed(request.query_params.get("q", "")[:200], number(request, "limit", 100, MOST_LISTED))
+        waiting = Counter(approval.session for approval in await self._web.approvals.pending())
+        running = {id for id, talk in self._talks.items() if talk.running}
+        return {"conversations": [{**row, "running": row["id"] in running, "waiting": waiting[row["id"]]} for row in rows]}
+
+    async def one(self, request: Request) -> dict[str, Any]:
+        return (await self._talk(request)).state()
+
+    async def note(self, request: Request) -> Response:
+        kept = (await self._talk(request)).kept
+        name = " ".join(re.sub(r"[^\w .-]+", " ", kept.title).split()).strip(".")[:60] or "conversation"
+        headers = {"content-disposition": f"attachment; filename=\"conversation.md\"; filename*=UTF-8''{quote(name)}.md"}
+        return Response(render(kept.messages, kept.model).encode("utf-8", "replace"), media_type="text/markdown", headers=headers)
+
+    # --- changing ------------------------------------------------------------------------------------------------------------------------------
+
+    async def create(self, request: Request) -> Response:
+        model = self._model(field(await body(request), "model", str, required=True))
+        now = time.time()
+        talk = Talk(self._web, self._rows, Kept(random_id("web_"), "New chat", model, now, now))
+        self._remember(talk)
+        await talk.keep()
+        return JSONResponse(talk.state(), 201)
+
+    async def change(self, request: Request) -> dict[str, Any]:
+        talk, given = await self._talk(request), await body(request)
+        title, model = field(given, "title", str), field(given, "model", str)
+        if title is not None:
+            talk.rename(" ".join(title.split())[: TITLE * 2] or talk.kept.title)
+        if model is not None:
+            talk.kept.model = self._model(model)
+        await talk.keep()
+        return talk.state()
+
+    async def delete(self, request: Request) -> dict[str, Any]:
+        talk = await self._talk(request)
+        await talk.stop()
+        del self._talks[talk.kept.id]
+        await self._rows.delete(talk.kept.id)
+        self._web.hub.publish("conversations", {})
+        return {}
+
+    async def turn(self, request: Request) -> Response:
+        talk, given = await self._idle(request), await body(request)
+        text = field(given, "text", str, required=True)
+        if not text.strip() or len(text) > MOST_TEXT:
+            raise ToolwireError("invalid_value", f"A message has from 1 to {MOST_TEXT:,} characters.", param="text")
+        self._use(talk, given)
+        if talk.running:  # meanwhile: another tab was quicker
+            raise _busy()
+        await talk.begin(text.encode("utf-8", "replace").decode())
+        return JSONResponse({}, 202)
+
+    async def retry(self, request: Request) -> Response:
+        talk, given = await self._idle(request), await body(request)
+        if not talk.kept.entries:
+            raise ToolwireError("invalid_request", "There is nothing to ask again.")
+        self._use(talk, given)
+        if talk.running:
+            raise _busy()
+        await talk.retry()
+        return JSONResponse({}, 202)
+
+    async def stop(self, request: Request) -> dict[str, Any]:
+        await (await self._talk(request)).stop()
+        return {}
+
+    # --- finding -------------------------------------------------------------------------------------------------------------------------------
+
+    async def _talk(self, request: Request) -> Talk:
+        id = request.path_params["id"]
+        async with self._opening:
+            talk = self._talks.get(id)
+            if talk is None:
+                kept = await self._rows.get(id)
+                if kept is None:
+                    raise ToolwireError("not_found", f"There is no conversation {id[:80]}.")
+                talk = Talk(self._web, self._rows, kept)
+            self._remember(talk)
+        return talk
+
+    async def _idle(self, request: Request) -> Talk:
+        talk = await self._talk(request)
+        if talk.running:
+            raise _busy()
+        return talk
+
+    def _remember(self, talk: Talk) -> None:
+        self._talks[talk.kept.id] = talk
+        self._talks.move_to_end(talk.kept.id)
+        idle = (id for id, one in self._talks.items() if not one.running and one is not talk)
+        if len(self._talks) > OPEN and (oldest := next(idle, None)) is not None:
+            del self._talks[oldest]
+
+    def _use(self, talk: Talk, given: dict[str, Any]) -> None:
+        model = field(given, "model", str)
+        if model is not None:
+            talk.kept.model = self._model(model)
+
+    def _model(self, name: str) -> str:
+        catalog = self._web.gateway.catalog
+        if catalog.find(name) is None and not any(one.alias(name) is not None for one in self._web.gateway.models.values()):
+            raise ToolwireError("model_not_found", f"There is no model {name[:80]}.", param="model")
+        return name
+
+
+def _busy() -> ToolwireError:
+    return ToolwireError("conflict", "An answer of this conversation is still being written; stop it first.")

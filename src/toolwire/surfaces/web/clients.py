@@ -1,0 +1,324 @@
+"""The clients that people bring, as data: what to paste into each, and the shape in which each asks.
+
+Rules: a row says what `docs/clients.md` says; rendered for that page's address and model, every code block and value of a row stands there, and a
+test holds the two together. `«base»` is the address with `/v1`, `«root»` without, `«model»` the chosen model, `«key»` what stands for a key: never
+a key itself. Inside double quotes they are written as that language quotes them. `«?…?»` stays only where the server wants a key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Api = Literal["chat", "responses"]
+
+OBSIDIAN = "app://obsidian.md"
+STAINLESS = {f"x-stainless-{name}": "check" for name in ("arch", "lang", "os", "package-version", "retry-count", "runtime", "runtime-version")}
+OPEN_KEY, KEY = "unused", "YOUR_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a client asks. `origin`: it is a page of a browser and sends a preflight. `results`: how it hands a tool's result back."""
+
+    api: Api = "chat"
+    origin: str = ""
+    listing: str = "/v1/models"
+    turns: str = "/v1/chat/completions"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    sends_key: bool = True
+    results: Literal["tool", "named", "user", "items", "chained"] = "tool"
+    """`tool`: a message of role tool; `named`: with the tool's name, and arguments written anew; `user`: as words of the person, without tools.
+    Responses: `items`, the whole history again; `chained`, by `previous_response_id`."""
+    content: str | None = None
+    """What stands as the text of an assistant's message that only calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do: a `value` to put into a field, or `code` to paste. `keys`: only where the server wants a key, or only where it does not."""
+
+    label: str
+    value: str = ""
+    code: str = ""
+    language: str = ""
+    note: str = ""
+    keys: bool | None = None
+
+    def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, str]:
+        written = {"value": fill(self.value, "", values, needs_key), "code": fill(self.code, self.language, values, needs_key)}
+        out = {"label": self.label, **written, "language": self.language if self.code else "", "note": fill(self.note, "", values, needs_key)}
+        return {name: text for name, text in out.items() if text}
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    id: str
+    name: str
+    summary: str
+    docs: str
+    shape: Shape
+    steps: tuple[Step, ...]
+    keyed: Shape | None = None
+    """Another shape, where a key is wanted."""
+
+    def shaped(self, needs_key: bool) -> Shape:
+        return self.keyed if needs_key and self.keyed is not None else self.shape
+
+    def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, Any]:
+        steps = [step.rendered(values, needs_key) for step in self.steps if step.keys is None or step.keys == needs_key]
+        return {"id": self.id, "name": self.name, "summary": self.summary, "docs": self.docs, "api": self.shaped(needs_key).api, "steps": steps}
+
+
+_OPTIONAL = re.compile(r"«\?(.*?)\?»", re.DOTALL)
+_QUOTED = re.compile(r'"([^"\n]*«\w+»[^"\n]*)"')
+_NAMED = re.compile(r"«(\w+)»")
+
+
+def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -> str:
+    """A text of a row with this server's values. In a shell's line a value is one word, and inside its single quotes it can not end them."""
+    shell = language == "sh"
+
+    def quoted(found: re.Match[str]) -> str:
+        written = json.dumps(_NAMED.sub(lambda name: values[name[1]], found[1]), ensure_ascii=False)
+        return written.replace("'", "'\\''") if shell else written
+
+    text = _OPTIONAL.sub(lambda found: found[1] if needs_key else "", text)
+    text = _QUOTED.sub(quoted, text) if language else text
+    return _NAMED.sub(lambda name: shlex.quote(values[name[1]]) if shell else values[name[1]], text)
+
+
+def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
+    root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))  # the clients that want it so would look there anyway
+    return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
+
+
+# --- the codes, as docs/clients.md shows and runs them ---------------------------------------------------------------------------------------------
+
+OPENCODE_JSON = """\
+{
+  "$schema": "https://opencode.ai/config.json",
+  "provider": {
+    "toolwire": {
+      "npm": "@ai-sdk/openai-compatible",
+      "name": "Toolwire",
+      "options": { "baseURL": "«base»"«?, "apiKey": "{env:TOOLWIRE_API_KEY}"?» },
+      "models": { "«model»": { "name": "Toolwire «model»" } }
+    }
+  }
+}
+"""
+
+CODEX_TOML = """\
+# ~/.codex/config.toml
+model = "«model»"
+model_provider = "toolwire"
+
+[model_providers.toolwire]
+name = "Toolwire"
+base_url = "«base»"
+wire_api = "responses"
+«?env_key = "TOOLWIRE_API_KEY"
+?»"""
+
+AI_SDK_JS = """\
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { generateText, jsonSchema, stepCountIs, tool } from "ai";
+
+const toolwire = createOpenAICompatible({ name: "toolwire", baseURL: "«base»"«?, apiKey: "«key»"?» });
+const get_weather = tool({
+  description: "The weather in a city",
+  inputSchema: jsonSchema({ type: "object", properties: { city: { type: "string" } }, required: ["city"] }),
+  execute: async ({ city }) => `18 °C and sunny in ${city}`,
+});
+const { text } = await generateText({
+  model: toolwire("«model»"),
+  prompt: "What is the weather in Paris?",
+  tools: { get_weather },
+  stopWhen: stepCountIs(5),
+});
+console.log(text);
+"""
+
+LANGCHAIN_JS = """\
+import { ChatOpenAI } from "@langchain/openai";
+
+const model = new ChatOpenAI({ model: "«model»", apiKey: "«key»", configuration: { baseURL: "«base»" } });
+const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+const tools = [{ type: "function", function: { name: "get_weather", description: "The weather in a city", parameters } }];
+const answer = await model.bindTools(tools).invoke("What is the weather in Paris?");
+console.log(answer.tool_calls[0].name, answer.tool_calls[0].args);
+"""
+
+OPENAI_PYTHON = """\
+from openai import OpenAI
+
+client = OpenAI(base_url="«base»", api_key="«key»")
+city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+tools = [{"type": "function", "name": "get_weather", "parameters": city, "strict": False}]
+answer = client.responses.create(model="«model»", input="What is the weather in Paris?", tools=tools)
+call = answer.output[0]
+print(call.name, call.arguments)
+answer = client.responses.create(
+    model="«model»",
+    previous_response_id=answer.id,
+    input=[{"type": "function_call_output", "call_id": call.call_id, "output": "18 °C and sunny"}],
+)
+print(answer.output_text)
+"""
+
+OPENAI_NODE = """\
+import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: "«base»", apiKey: "«key»" });
+const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+const answer = await client.chat.completions.create({
+  model: "«model»",
+  messages: [{ role: "user", content: "What is the weather in Paris?" }],
+  tools: [{ type: "function", function: { name: "get_weather", parameters } }],
+});
+console.log(answer.choices[0].message.tool_calls[0].function.arguments);
+"""
+
+CURL = """\
+curl -s «base»/chat/completions -H 'content-type: application/json'«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?» -d '{
+  "model": "«model»",
+  "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+  "tools": [{"type": "function", "function": {"name": "get_weather", "parameters":
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+}'
+"""
+
+_IN_ENVIRONMENT = Step("The key, in the environment", code='export TOOLWIRE_API_KEY="«key»"\n', language="bash", keys=True)
+
+CLIENTS: tuple[Client, ...] = (
+    Client(
+        "obsidian-copilot",
+        "Obsidian Copilot",
+        "Version 4: Settings, add a custom model.",
+        "docs/clients.md#obsidian-copilot",
+        Shape(origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""),
+        (
+            Step("Model name", value="«model»"),
+            Step("Provider", value="3rd party (openai format)"),
+            Step("Base URL", value="«base»", note="With /v1."),
+            Step("API key", value="«key»", note="Any text will do: this server wants no key.", keys=False),
+            Step("API key", note="One of your server.keys.", keys=True),
+            Step("Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."),
+        ),
+    ),
+    Client(
+        "chatgpt-md",
+        "ChatGPT MD",
+        "Version 3: Settings.",
+        "docs/clients.md#chatgpt-md",
+        Shape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
+        (
+            Step(
+                "LM Studio URL",
+                value="«root»",
+                note="Without /v1, and with 127.0.0.1 instead of localhost. This slot fits best: it lists every model and speaks chat completions.",
+                keys=False,
+            ),
+            Step("Model, in the note's frontmatter", code="model: lmstudio@«model»\n", language="yaml", keys=False),
+            Step("OpenAI URL", value="«root»", note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.", keys=True),
+            Step("OpenAI API key", note="One of your server.keys.", keys=True),
+            Step(
+                "Model, in the note's frontmatter",
+                code="model: openai@«model»\n",
+                language="yaml",
+                note="This slot lists only IDs that look like OpenAI's, such as gpt-4o; others work where they are written by hand.",
+                keys=True,
+            ),
+            Step("Tool calling", value="on", note="It is off by default."),
+            Step("Tool-enabled models", value="«model»", note="Add this line: the plugin offers tools only to the models on that list."),
+        ),
+        keyed=Shape("responses", turns="/v1/responses", results="user", content=""),
+    ),
+    Client(
+        "opencode",
+        "OpenCode",
+        "opencode.json in your project, or in ~/.config/opencode/.",
+        "docs/clients.md#opencode",
+        Shape(body={"tool_choice": "auto"}),
+        (
+            Step("opencode.json", code=OPENCODE_JSON, language="json"),
+            _IN_ENVIRONMENT,
+            Step("Then", code='opencode run --model toolwire/«model» "hello"\n', language="sh"),
+        ),
+    ),
+    Client(
+        "codex",
+        "Codex",
+        "The Codex CLI. It speaks only Responses, so this is also how it gets to a model whose server has only chat completions.",
+        "docs/clients.md#codex-cli",
+        Shape("responses", turns="/v1/responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}),
+        (
+            Step(
+                "~/.codex/config.toml",
+                code=CODEX_TOML,
+                language="toml",
+                note="Its own hosted tools (web_search) are left out, and the report says so.",
+            ),
+            _IN_ENVIRONMENT,
+            Step("Then", code='codex exec "hello"\n', language="sh"),
+        ),
+    ),
+    Client(
+        "ai-sdk",
+        "AI SDK",
+        "npm install ai @ai-sdk/openai-compatible",
+        "docs/clients.md#ai-sdk",
+        Shape(body={"tool_choice": "auto"}),
+        (Step("A program", code=AI_SDK_JS, language="js", note="createOpenAI of @ai-sdk/openai works too; it speaks Responses."),),
+    ),
+    Client(
+        "langchain",
+        "LangChain",
+        "npm install @langchain/openai",
+        "docs/clients.md#langchain",
+        Shape(headers=STAINLESS, results="named", content=""),
+        (
+            Step("A program", code=LANGCHAIN_JS, language="js"),
+            Step("In Python", value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")', note="Of langchain-openai. Both APIs work."),
+        ),
+    ),
+    Client(
+        "openai-python",
+        "OpenAI SDK (Python)",
+        "pip install openai. Responses here; chat completions work as well.",
+        "docs/clients.md#openai-sdk-python",
+        Shape("responses", turns="/v1/responses", headers=STAINLESS, results="chained"),
+        (
+            Step("A program", code=OPENAI_PYTHON, language="python"),
+            Step("Programs that read the environment", value="OPENAI_BASE_URL=«base»"),
+        ),
+    ),
+    Client(
+        "openai-node",
+        "OpenAI SDK (Node)",
+        "npm install openai",
+        "docs/clients.md#openai-sdk-javascript",
+        Shape(headers=STAINLESS),
+        (Step("A program", code=OPENAI_NODE, language="js"),),
+    ),
+    Client(
+        "curl",
+        "curl",
+        "The bare request, in a shell.",
+        "docs/clients.md#curl",
+        Shape(headers={"user-agent": "curl"}),
+        (
+            Step("A turn with a tool", code=CURL, language="sh"),
+            _IN_ENVIRONMENT,
+            Step("The models that clients may name", code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n', language="sh"),
+        ),
+    ),
+)
+
+BY_ID = {client.id: client for client in CLIENTS}

@@ -1,0 +1,191 @@
+"""The inbox's API: questions from every surface, whoever asked them and in whichever process, remembered grants, and the audit log.
+
+The store is looked at while a tab is open, so that what another process asks or decides shows within a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any, get_args
+
+from starlette.requests import Request
+
+from toolwire.errors import ToolwireError
+from toolwire.surfaces.web.context import Row, Web, body, field, number
+from toolwire.tools.contract import Approval, Decision, Grant, Scope, Status, Tool, ToolFailed
+from toolwire.tools.executor import Toolbox
+from toolwire.tools.told import folder_of, privacy_note
+
+log = logging.getLogger("toolwire.web")
+LOOK_EVERY_S = 0.5
+MOST = 500
+PRIVACY = "This tool will access your vault data. Only approve if you understand and trust this action."
+_SHOWN: dict[str, tuple[Status, ...]] = {"pending": ("pending",), "decided": ("approved", "denied"), "expired": ("expired",)}
+_STATE = (
+    "SELECT (SELECT COUNT(*) FROM approvals WHERE status = 'pending'), (SELECT MAX(created_at) FROM approvals), "
+    "(SELECT MAX(decided_at) FROM approvals), (SELECT MAX(number) FROM audit), (SELECT COUNT(*) FROM grants WHERE revoked_at IS NULL)"
+)
+
+
+class InboxApi:
+    def __init__(self, web: Web) -> None:
+        self._web = web
+        self._watching: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[Row]:
+        return [
+            ("GET", "/approvals", self.listed),
+            ("GET", "/approvals/{id}", self.one),
+            ("POST", "/approvals/{id}/preview", self.preview),
+            ("POST", "/approvals/{id}/decision", self.decide),
+            ("GET", "/grants", self.grants),
+            ("DELETE", "/grants/{id}", self.revoke),
+            ("GET", "/audit", self.audit),
+        ]
+
+    async def start(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        last: Any = None
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if not self._web.hub.watched:
+                continue
+            try:
+                await self._web.approvals.pending()  # what is over expires, also when nobody waits for it any more
+                state = await self._web.store.run(lambda c: c.execute(_STATE).fetchone(), "read")
+            except ToolwireError as error:
+                log.warning("the inbox could not be looked at: %s", error)
+                continue
+            if state != last:
+                last = state
+                self._web.hub.publish("approvals", {"pending": state[0]})
+
+    # --- questions -----------------------------------------------------------------------------------------------------------------------------
+
+    async def listed(self, request: Request) -> dict[str, Any]:
+        which = request.query_params.get("status", "pending")
+        if which not in _SHOWN:
+            raise ToolwireError("invalid_value", "Expected pending, decided or expired.", param="status")
+        pending = await self._web.approvals.pending()
+        limit = number(request, "limit", 100, MOST)
+        found = (
+            pending if which == "pending" else [one for status in _SHOWN[which] for one in await self._web.approvals.records.listed(status, limit)]
+        )
+        found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
+        return {"approvals": [self._told(one) for one in found], "pending": len(pending)}
+
+    async def one(self, request: Request) -> dict[str, Any]:
+        return self._told(await self._get(request))
+
+    async def preview(self, request: Request) -> dict[str, Any]:
+        """What edited arguments would touch, by the tool itself."""
+        approval = await self._get(request)
+        arguments = field(await body(request), "arguments", dict, required=True)
+        toolbox = self._toolbox(approval)
+        if toolbox is None:
+            raise ToolwireError("invalid_request", "The vault of this question is not open here; its arguments can not be changed on this page.")
+        try:
+            shown = await toolbox.tools[approval.tool].preview(toolbox.checked(approval.tool, arguments))
+        except ToolFailed as error:
+            raise ToolwireError("invalid_value", str(error), param="arguments") from None
+        return {"shown": shown.to_json(), "digest": shown.digest}
+
+    async def decide(self, request: Request) -> dict[str, Any]:
+        given = await body(request)
+        remember, picked = field(given, "remember", str, "once"), field(given, "picked", list)
+        if remember not in get_args(Scope):
+            raise ToolwireError("invalid_value", f"Expected one of {', '.join(get_args(Scope))}.", param="remember")
+        if picked is not None and not all(isinstance(key, str) for key in picked):
+            raise ToolwireError("invalid_type", "'picked' is not a list of strings.", param="picked")
+        decision = Decision(
+            approved=field(given, "approved", bool, required=True),
+            reason=field(given, "reason", str, "")[:1000],
+            arguments=field(given, "arguments", dict),
+            picked=None if picked is None else tuple(picked),
+            remember=remember,
+            folder=field(given, "folder", str, ""),
+            seen=field(given, "seen", str, ""),
+        )
+        approval = await self._get(request)
+        if decision.arguments is not None and decision.approved and not decision.seen:
+            raise ToolwireError("missing", "Changed arguments need the preview that was shown for them.", param="seen")
+        decided = await self._web.approvals.decide(approval.id, field(given, "token", str, required=True), decision, by="web")
+        await self._changed()
+        return self._told(decided)
+
+    async def _changed(self) -> None:
+        self._web.hub.publish("approvals", {"pending": len(await self._web.approvals.pending())})
+
+    async def _get(self, request: Request) -> Approval:
+        approval = await self._web.approvals.records.get(request.path_params["id"])
+        if approval is None:
+            raise ToolwireError("not_found", f"There is no approval {request.path_params['id'][:80]}.")
+        return approval
+
+    # --- grants and the log --------------------------------------------------------------------------------------------------------------------
+
+    async def grants(self, request: Request) -> dict[str, Any]:
+        return {"grants": [_grant(one) for one in reversed(await self._web.approvals.records.grants())]}
+
+    async def revoke(self, request: Request) -> dict[str, Any]:
+        if not await self._web.approvals.revoke(request.path_params["id"]):
+            raise ToolwireError("not_found", "There is no such grant, or it is revoked already.")
+        await self._changed()
+        return {}
+
+    async def audit(self, request: Request) -> dict[str, Any]:
+        return {"audit": await self._web.approvals.records.audit(number(request, "limit", 200, 5000))}
+
+    # --- how a question is told ----------------------------------------------------------------------------------------------------------------
+
+    def _told(self, approval: Approval) -> dict[str, Any]:
+        tool = self._tools.get(approval.tool)
+        toolbox = self._toolbox(approval)
+        if toolbox is not None:
+            tool = toolbox.tools[approval.tool]
+        effect = tool.effect if tool is not None else ""
+        note = privacy_note(tool.effect, approval.stage, approval.model) if tool is not None else ""
+        decision = approval.decision.to_json() if approval.decision is not None else None
+        return {
+            **{name: getattr(approval, name) for name in ("id", "created_at", "expires_at", "session", "surface", "model", "vault", "tool", "stage")},
+            "title": tool.title if tool is not None else approval.tool,
+            "purpose": tool.purpose if tool is not None else "",
+            "effect": effect,
+            "arguments": dict(approval.arguments),
+            "schema": dict(tool.parameters) if tool is not None else {},
+            "shown": approval.shown.to_json(),
+            "digest": approval.shown.digest,
+            "token": approval.token,
+            "status": approval.status,
+            "decided_at": approval.decided_at,
+            "decided_by": approval.decided_by,
+            "decision": decision,
+            "editable": toolbox is not None and approval.stage == "run" and approval.status == "pending",
+            "folder": folder_of(approval.shown),
+            "note": f"{PRIVACY} {note}".strip(),
+        }
+
+    def _toolbox(self, approval: Approval) -> Toolbox | None:
+        """The open toolbox that holds the tool of this question, if it is about the vault that is open here."""
+        toolbox, root = self._web.toolroom.toolbox, self._web.toolroom.root
+        return toolbox if toolbox is not None and approval.tool in toolbox.tools and approval.vault == str(root.resolve()) else None
+
+    @cached_property
+    def _tools(self) -> dict[str, Tool]:
+        from toolwire.tools.vault_tools import described
+
+        return described()
+
+
+def _grant(grant: Grant) -> dict[str, Any]:
+    return asdict(grant)

@@ -1,0 +1,260 @@
+"""The pages' routes: one shell for every page, its files, and the API below /ui/api that only a session reaches.
+
+Rules: the shell and its files are the same for everybody and tell nothing. The API answers only its own pages: a request that a browser sends for
+another origin, be it another port of this machine, is refused, and gets no CORS headers. Whatever changes something carries the session's CSRF
+token. No answer may be framed, sniffed or cached by others, and the content security policy lets nothing run but the shell's own files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mimetypes
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route, Router
+
+from toolwire.config import Settings
+from toolwire.errors import ToolwireError
+from toolwire.gateway.pipeline import Gateway
+from toolwire.gateway.store import Store
+from toolwire.ids import random_id
+from toolwire.surfaces.web.chat import ChatApi
+from toolwire.surfaces.web.connect import ConnectApi
+from toolwire.surfaces.web.context import Handler, Web, body, field
+from toolwire.surfaces.web.hub import Hub
+from toolwire.surfaces.web.inbox import InboxApi
+from toolwire.surfaces.web.preferences import Preferences
+from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions, csrf_fits, csrf_of
+from toolwire.surfaces.web.settings import SettingsApi
+from toolwire.surfaces.web.toolroom import Source, Toolroom, vault_tools
+from toolwire.surfaces.web.wire import WireApi
+from toolwire.tools.approvals import Approvals
+
+PAGES = ("/", "/ui", "/ui/chat", "/ui/chat/{id}", "/ui/inbox", "/ui/wire", "/ui/wire/{id}", "/ui/connect", "/ui/settings")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+WRONG_KEY_S = 0.5
+TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class Pages:
+    """Everything at `/` and below `/ui`. It starts with its first request, and is closed with the server."""
+
+    def __init__(self, gateway: Gateway, settings: Settings, store: Store, source: Source = vault_tools) -> None:
+        preferences = Preferences(store)
+        self.web = Web(
+            gateway, settings, store, Approvals(store), Hub(), preferences, Toolroom(settings, preferences, source), boot=random_id("boot_")
+        )
+        self.sessions = Sessions(store, settings.server.admin_keys)
+        self._apis: tuple[Any, ...] = (
+            ChatApi(self.web),
+            InboxApi(self.web),
+            SettingsApi(self.web),
+            WireApi(self.web),
+            ConnectApi(self.web),
+        )
+        self._files = _files()
+        self._starting: asyncio.Task[None] | None = None
+        self._router = self._routes()
+
+    def covers(self, path: str) -> bool:
+        return path == "/" or path == "/ui" or path.startswith("/ui/")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._started()
+        await self._router(scope, receive, send)
+
+    def drain(self) -> None:
+        """Tabs let go: a server that ends does not wait for them."""
+        self.web.hub.close()
+
+    async def _started(self) -> None:
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        except Exception:
+            self._starting = None
+            raise
+
+    async def _start(self) -> None:
+        await self.web.preferences.load()
+        await self.web.toolroom.refresh()
+        for api in self._apis:
+            if hasattr(api, "start"):
+                await api.start()
+
+    async def close(self) -> None:
+        self.web.hub.close()
+        for api in self._apis:
+            if hasattr(api, "close"):
+                await api.close()
+        await self.web.toolroom.close()
+
+    # --- routes --------------------------------------------------------------------------------------------------------------------------------
+
+    def _routes(self) -> Router:
+        rows = [row for api in self._apis for row in api.routes()]
+        rows += [("GET", "/session", self._session), ("DELETE", "/session", self._leave), ("POST", "/session/link", self._link)]
+        rows += [("GET", "/events", self._events)]
+        return Router(
+            [
+                *(Route(path, self._page) for path in PAGES),
+                Route("/ui/static/{name}", self._file),
+                Route("/ui/enter", self._enter),
+                Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
+                *(Route(f"/ui/api{path}", self._checked(handler), methods=[method]) for method, path, handler in rows),
+            ],
+            redirect_slashes=False,
+        )
+
+    def _checked(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """A handler that only a session reaches, and only from the server's own pages."""
+
+        async def checked(request: Request) -> Response:
+            _check_place(request)
+            token = request.cookies.get(_cookie(request), "")
+            if not await self.sessions.valid(token):
+                raise ToolwireError("authentication", "This page needs a session: open the link that toolwire serve printed, or use an admin key.")
+            if request.method not in ("GET", "HEAD") and not csrf_fits(token, request.headers.get("x-toolwire-csrf", "")):
+                raise ToolwireError("permission", "The request does not carry this session's CSRF token; load the page again.")
+            answer = await handler(request)
+            response = answer if isinstance(answer, Response) else JSONResponse(answer)
+            return _guarded(response, store=False)
+
+        return checked
+
+    # --- the shell -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _page(self, request: Request) -> Response:
+        accepts = request.headers.get("accept", "")
+        if request.url.path == "/" and "application/json" in accepts and "text/html" not in accepts:
+            return JSONResponse({"name": "toolwire", "api": "/v1"})
+        return self._static(request, "index.html")
+
+    async def _file(self, request: Request) -> Response:
+        return self._static(request, request.path_params["name"])
+
+    def _static(self, request: Request, name: str) -> Response:
+        found = self._files.get(name)
+        if found is None:
+            raise ToolwireError("unknown_url", f"Invalid URL ({request.method} {request.url.path[:200]})")
+        content, kind, tag = found
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return _guarded(Response(status_code=304, headers=headers))
+        return _guarded(Response(content, headers={**headers, "content-type": kind}))
+
+    # --- sessions ------------------------------------------------------------------------------------------------------------------------------
+
+    async def _enter(self, request: Request) -> Response:
+        """The one-time link. Whoever has a session already keeps it."""
+        token = await self.sessions.enter(request.query_params.get("token", "")[:200])
+        if token is None:
+            known = await self.sessions.valid(request.cookies.get(_cookie(request), ""))
+            return _guarded(RedirectResponse("/" if known else "/?link=used", 303), store=False)
+        response = _guarded(RedirectResponse("/", 303), store=False)
+        _give(response, request, token)
+        return response
+
+    async def _enter_by_key(self, request: Request) -> Response:
+        _check_place(request)
+        key = field(await body(request), "key", str, required=True)
+        token = await self.sessions.enter_by_key(key)
+        if token is None:
+            await asyncio.sleep(WRONG_KEY_S)
+            raise ToolwireError("authentication", "This is not an admin key (server.admin_keys).")
+        response = _guarded(JSONResponse({"csrf": csrf_of(token)}), store=False)
+        _give(response, request, token)
+        return response
+
+    async def _session(self, request: Request) -> dict[str, Any]:
+        toolroom, settings = self.web.toolroom, self.web.settings
+        return {
+            "csrf": csrf_of(request.cookies[_cookie(request)]),
+            "boot": self.web.boot,
+            "version": version("toolwire"),
+            "base_url": self.web.base_url(request),
+            "keys": bool(settings.server.keys or settings.server.admin_keys),
+            "vault": {"root": str(settings.vault.root), "name": toolroom.root.name, "open": toolroom.toolbox is not None},
+            "tool_calling": toolroom.enabled,
+        }
+
+    async def _leave(self, request: Request) -> Response:
+        await self.sessions.end(request.cookies[_cookie(request)])
+        response = JSONResponse({})
+        response.delete_cookie(_cookie(request), path="/", httponly=True, samesite="strict")
+        return response
+
+    async def _link(self, request: Request) -> dict[str, Any]:
+        return {"url": f"{request.url.scheme}://{request.url.netloc}{enter_path(self.sessions.link())}"}
+
+    # --- the live stream -----------------------------------------------------------------------------------------------------------------------
+
+    async def _events(self, request: Request) -> Response:
+        async def frames() -> Any:
+            tab = self.web.hub.subscribe()
+            try:
+                async for frame in tab.frames({"boot": self.web.boot, "version": version("toolwire")}):
+                    yield frame
+            finally:
+                self.web.hub.leave(tab)
+
+        return StreamingResponse(frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def enter_path(token: str) -> str:
+    return f"/ui/enter?token={token}"
+
+
+def _cookie(request: Request) -> str:
+    """Browsers share cookies between the ports of a host: each server has its own name."""
+    return f"toolwire_{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def _give(response: Response, request: Request, token: str) -> None:
+    secure = request.url.scheme == "https"
+    response.set_cookie(_cookie(request), token, max_age=int(LIFETIME_S), path="/", secure=secure, httponly=True, samesite="strict")
+
+
+def _check_place(request: Request) -> None:
+    """Raises for whatever a browser sends on behalf of another origin: another site, or another port of this machine."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    own = {f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")}  # TLS may end at a proxy
+    if (origin is not None and origin.lower() not in own) or site not in (None, "same-origin", "none"):
+        raise ToolwireError("forbidden_origin", "Only this server's own pages may ask this.")
+
+
+def _guarded(response: Response, store: bool = True) -> Response:
+    response.headers.update(HEADERS)
+    if not store:
+        response.headers["cache-control"] = "no-store"
+    return response
+
+
+def _files() -> dict[str, tuple[bytes, str, str]]:
+    """The shell's files by name: content, type and tag."""
+    out = {}
+    for entry in (files("toolwire.surfaces.web") / "static").iterdir():
+        if entry.is_file():
+            content = entry.read_bytes()
+            suffix = "." + entry.name.rpartition(".")[2]
+            kind = TYPES.get(suffix) or mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
+            out[entry.name] = (content, kind, f'"{hashlib.sha256(content).hexdigest()[:24]}"')
+    return out

@@ -1,0 +1,100 @@
+"""Who sits before the pages. A session starts from a one-time link or an admin key, never from being on this machine: a local program, or the agent
+itself, must not be able to approve its own calls.
+
+Rules: a session's token lives in a cookie that scripts and other sites do not get; the store keeps only its hash. What changes something must also
+carry the session's CSRF token, in a header that no foreign page can send. A link works once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterable
+
+from toolwire.gateway.store import Store
+
+LIFETIME_S = 30 * 86400.0
+LINK_S = 86400.0
+SEEN_EVERY_S = 3600.0
+MOST_LINKS = 64
+
+
+class Sessions:
+    def __init__(self, store: Store, admin_keys: Iterable[str] = (), clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._admin = [hashlib.sha256(key.encode()).digest() for key in admin_keys]
+        self._clock = clock
+        self._links: dict[str, float] = {}
+        self._known: dict[str, tuple[float, float]] = {}
+        """By the token's hash: when it ends, and when the store was last told that it was seen."""
+
+    # --- beginnings ----------------------------------------------------------------------------------------------------------------------------
+
+    def link(self) -> str:
+        """A fresh one-time token."""
+        now = self._clock()
+        self._links = {known: until for known, until in self._links.items() if until > now}
+        while len(self._links) >= MOST_LINKS:
+            del self._links[next(iter(self._links))]
+        token = secrets.token_urlsafe(24)
+        self._links[_hash(token)] = now + LINK_S
+        return token
+
+    async def enter(self, token: str) -> str | None:
+        """The session that a one-time token starts; None: it was used, or never was."""
+        until = self._links.pop(_hash(token), 0.0)
+        return await self._begin("link") if until > self._clock() else None
+
+    async def enter_by_key(self, key: str) -> str | None:
+        digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
+        fits = [hmac.compare_digest(digest, known) for known in self._admin]  # all of them, always: the time tells nothing
+        return await self._begin("key") if any(fits) else None
+
+    async def _begin(self, started_by: str) -> str:
+        token, now = secrets.token_urlsafe(32), self._clock()
+        row = (_hash(token), started_by, now, now, now + LIFETIME_S)
+        await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE expires_at <= ?", (now,)), "write")
+        await self._store.run(lambda c: c.execute("INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?)", row), "write")
+        self._known[row[0]] = (row[4], now)
+        return token
+
+    # --- while it lasts ------------------------------------------------------------------------------------------------------------------------
+
+    async def valid(self, token: str) -> bool:
+        if not token or len(token) > 200:
+            return False
+        hashed, now = _hash(token), self._clock()
+        ends, told = self._known.get(hashed, (0.0, 0.0))
+        if ends <= now:
+            row = await self._store.run(
+                lambda c: c.execute("SELECT expires_at FROM web_sessions WHERE token_sha256 = ?", (hashed,)).fetchone(), "read"
+            )
+            if row is None or row[0] <= now:
+                return False
+            ends = row[0]
+        if now - told > SEEN_EVERY_S:
+            told, ends = now, now + LIFETIME_S
+            seen = (now, ends, hashed)
+            await self._store.run(lambda c: c.execute("UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?", seen), "write")
+        self._known[hashed] = (ends, told)
+        return True
+
+    async def end(self, token: str) -> None:
+        hashed = _hash(token)
+        self._known.pop(hashed, None)
+        await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE token_sha256 = ?", (hashed,)), "write")
+
+
+def csrf_of(token: str) -> str:
+    """Known to whoever can read an answer of this session's; tells nothing of the token."""
+    return hashlib.sha256(b"csrf:" + token.encode()).hexdigest()[:40]
+
+
+def csrf_fits(token: str, given: str) -> bool:
+    return hmac.compare_digest(csrf_of(token).encode(), given.encode("utf-8", "replace"))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

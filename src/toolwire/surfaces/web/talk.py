@@ -1,0 +1,219 @@
+"""A conversation that is open: its turn runs here, whoever looks on or goes away.
+
+Everything that changes it is an operation with a number, applied here first and then told to the tabs; a tab that missed one asks for the whole.
+What was said is kept in the store at every step, so that a crash loses at most the answer that was being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from toolwire.gateway.pipeline import Caller
+from toolwire.ids import random_id
+from toolwire.surfaces.web.context import Web
+from toolwire.surfaces.web.conversations import Conversations, Entry, Kept
+from toolwire.tools.contract import Approval, Asking, Outcome, ToolCall
+from toolwire.tools.executor import Executor
+from toolwire.tools.loop import Called, Conversation, Did, Ended, Happening, Said, Thought
+from toolwire.tools.models import GatewayModel
+from toolwire.tools.told import WITH_TOOLS
+
+log = logging.getLogger("toolwire.web")
+TITLE = 64
+
+
+class Talk:
+    def __init__(self, web: Web, rows: Conversations, kept: Kept) -> None:
+        self._web = web
+        self._rows = rows
+        self.kept = kept
+        self.seq = int(time.time() * 1_000_000)  # beyond every number of an earlier process, or of an earlier opening
+        self._task: asyncio.Task[None] | None = None
+        self._tail: list[str] = []
+        _close_entries(kept.entries, "the server ended")
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def state(self) -> dict[str, Any]:
+        """As a tab is shown it that comes now."""
+        self._settle()
+        kept = self.kept
+        told = {name: getattr(kept, name) for name in ("id", "title", "model", "created_at", "updated_at", "entries")}
+        return {**told, "running": self.running, "seq": self.seq}
+
+    # --- operations ----------------------------------------------------------------------------------------------------------------------------
+
+    def op(self, name: str, **data: Any) -> None:
+        """One change, told to the tabs. The change itself has been made."""
+        before, self.seq = self.seq, self.seq + 1
+        self._web.hub.publish("chat", {"conversation": self.kept.id, "prev": before, "seq": self.seq, "op": name, **data})
+
+    def _add(self, entry: Entry) -> None:
+        self.kept.entries.append(entry)
+        self.op(entry["kind"], entry={**entry, "parts": []} if entry["kind"] == "answer" else entry)
+
+    def _words(self, type: str, text: str) -> None:
+        parts = self.kept.entries[-1]["parts"]
+        if not parts or parts[-1]["type"] != type:
+            self._settle()
+            parts.append({"type": type, "text": ""})
+        self._tail.append(text)
+        self.op(type, text=text)
+
+    def _settle(self) -> None:
+        """The pieces that came become text of the last part."""
+        if self._tail:
+            self.kept.entries[-1]["parts"][-1]["text"] += "".join(self._tail)
+            self._tail.clear()
+
+    def rename(self, title: str) -> None:
+        self.kept.title = title
+        self.op("titled", title=title)
+
+    # --- turns ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def begin(self, text: str) -> None:
+        """The person's words, and the turn that answers them, in the background."""
+        if not self.kept.entries:
+            self.rename(" ".join(text.split())[:TITLE] or "New chat")
+        self._add({"kind": "user", "at": time.time(), "text": text})
+        self._task = asyncio.ensure_future(self._turn(text))
+        await self.keep()
+
+    async def retry(self) -> None:
+        """The last question again, as if its answer had not been given."""
+        entries, messages = self.kept.entries, self.kept.messages
+        last = max((place for place, entry in enumerate(entries) if entry["kind"] == "user"), default=None)
+        if last is None:
+            return
+        del entries[last + 1 :]
+        asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=len(messages))
+        del messages[asked:]
+        self.op("cut", entries=last + 1)
+        self._task = asyncio.ensure_future(self._turn(entries[last]["text"]))
+        await self.keep()
+
+    async def stop(self) -> None:
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _turn(self, text: str) -> None:
+        self._add({"kind": "answer", "at": time.time(), "model": self.kept.model, "parts": [], "ended": None})
+        self._listed()
+        ended: dict[str, Any] = {"why": "stopped", "words": "", "usage": {}}
+        conversation = self._conversation()
+        try:
+            async with aclosing(conversation.turn(text)) as happenings:
+                async for happening in happenings:
+                    if isinstance(happening, Ended):
+                        ended = {"why": happening.why, "words": happening.words, "usage": happening.usage}
+                    else:
+                        await self._tell(happening, conversation)
+        except asyncio.CancelledError:
+            pass  # the person stopped it: what was said stays
+        except Exception as error:
+            log.exception("a turn of the conversation %s failed", self.kept.id)
+            ended = {"why": "failed", "words": f"The server had an error: {type(error).__name__}.", "usage": {}}
+        self._take(conversation)
+        answer = self.kept.entries[-1]
+        for part in answer["parts"]:
+            if part["type"] == "call" and part["state"] == "asked":
+                part["state"] = "stopped"
+                self.op("call", id=part["id"], state="stopped")
+        answer["ended"] = ended
+        self.op("ended", ended=ended)
+        await asyncio.shield(self.keep())
+
+    def _conversation(self) -> Conversation:
+        web, kept = self._web, self.kept
+        toolbox = web.toolroom.toolbox if web.toolroom.enabled and web.toolroom.may_use_tools(kept.model) else None
+        executor = Executor(toolbox, web.approvals, WebSurface(web)) if toolbox is not None else None
+        told = [{"role": "system", "content": WITH_TOOLS}] if executor is not None else []
+        asking = Asking(kept.id, kept.model, "web", vault=str(web.toolroom.root.resolve()) if executor is not None else "")
+        model = GatewayModel(web.gateway, Caller(request_id=random_id("req_")))
+        return Conversation(model, kept.model, executor, asking, messages=[*told, *kept.messages])
+
+    def _take(self, conversation: Conversation) -> None:
+        self._settle()
+        self.kept.messages = [message for message in conversation.messages if message["role"] != "system"]
+
+    async def _tell(self, happening: Happening, conversation: Conversation) -> None:
+        if isinstance(happening, Said | Thought):
+            self._words("text" if isinstance(happening, Said) else "thought", happening.text)
+        elif isinstance(happening, Called):
+            self._settle()
+            parts = [self._called(call) for call in happening.calls]
+            self.kept.entries[-1]["parts"] += parts
+            self.op("calls", parts=parts)
+            await self._keep_at(conversation)
+        elif isinstance(happening, Did):
+            self._did(happening.outcome)
+            await self._keep_at(conversation)
+
+    def _called(self, call: ToolCall) -> dict[str, Any]:
+        tool = self._web.toolroom.toolbox.tools.get(call.name) if self._web.toolroom.toolbox is not None else None
+        told = {"type": "call", "id": call.id, "name": call.name, "title": tool.title if tool is not None else call.name}
+        return {**told, "arguments": call.arguments, "state": "asked", "result": None, "notice": "", "shared": []}
+
+    def _did(self, outcome: Outcome) -> None:
+        changed = {"state": outcome.status, "result": _as_json(outcome.result), "notice": outcome.notice, "shared": list(outcome.shared)}
+        asked = (part for part in self.kept.entries[-1]["parts"] if part["type"] == "call" and part["id"] == outcome.call.id)
+        for part in asked:
+            if part["state"] == "asked":
+                part.update(changed)
+                break
+        self.op("call", id=outcome.call.id, **changed)
+
+    # --- keeping -------------------------------------------------------------------------------------------------------------------------------
+
+    async def _keep_at(self, conversation: Conversation) -> None:
+        self._take(conversation)
+        await self.keep()
+
+    async def keep(self) -> None:
+        self._settle()
+        self.kept.updated_at = time.time()
+        await self._rows.put(self.kept)
+        self._listed()
+
+    def _listed(self) -> None:
+        self._web.hub.publish("conversations", {})
+
+
+class WebSurface:
+    """The pages ask: every tab that looks at the conversation, and the inbox. Nobody decides here by leaving."""
+
+    def __init__(self, web: Web) -> None:
+        self._web = web
+
+    async def ask(self, approvals: Sequence[Approval]) -> bool:
+        pending = await self._web.approvals.pending()
+        self._web.hub.publish("approvals", {"pending": len(pending)})
+        return True
+
+
+def _as_json(result: Any) -> Any:
+    """As the model was told it, whatever the tool gave."""
+    return json.loads(json.dumps(result, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+
+
+def _close_entries(entries: list[Entry], words: str) -> None:
+    """What an earlier process left open is over."""
+    for entry in entries:
+        if entry["kind"] != "answer":
+            continue
+        for part in entry["parts"]:
+            if part["type"] == "call" and part["state"] == "asked":
+                part["state"] = "stopped"
+        if entry["ended"] is None:
+            entry["ended"] = {"why": "stopped", "words": words, "usage": {}}

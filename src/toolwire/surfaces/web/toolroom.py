@@ -1,0 +1,91 @@
+"""The vault's tools, as the pages' chat offers them: only while a person has switched tool calling on, and only to the models that may use them.
+
+The switch is off at first, whatever is on the disk; once a person has set it, it stays as set, over restarts. Root and patterns come from the
+configuration file alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from toolwire.config import Settings
+from toolwire.surfaces.web.preferences import Preferences
+from toolwire.tools.contract import Tool
+from toolwire.tools.executor import Toolbox
+
+log = logging.getLogger("toolwire.web")
+Source = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
+
+
+@asynccontextmanager
+async def vault_tools(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
+    from toolwire.tools.vault_tools import opened
+
+    async with opened(settings, root) as tools:
+        yield tools
+
+
+class Toolroom:
+    def __init__(self, settings: Settings, preferences: Preferences, source: Source = vault_tools) -> None:
+        self._settings = settings
+        self._preferences = preferences
+        self._source = source
+        self._stack: AsyncExitStack | None = None
+        self._lock = asyncio.Lock()
+        self.toolbox: Toolbox | None = None
+        self.error = ""
+        """Why the vault is not open though it should be."""
+
+    @property
+    def root(self) -> Path:
+        return Path(os.path.expanduser(self._settings.vault.root))
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self._preferences.get("tool_calling", self._settings.vault.enabled))
+
+    @property
+    def models(self) -> list[str]:
+        """Patterns of the models that may use tools."""
+        return list(self._preferences.get("tool_models", list(self._settings.vault.models)))
+
+    def may_use_tools(self, model: str) -> bool:
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    async def refresh(self) -> None:
+        """Opens or closes the vault, as it is switched."""
+        async with self._lock:
+            if not self.enabled:
+                self.error = ""
+                await self._close()
+            elif self.toolbox is None:
+                await self._open()
+
+    async def _open(self) -> None:
+        if not self.root.is_dir():
+            self.error = f"{self._settings.vault.root} is not a folder"
+            return
+        stack = AsyncExitStack()
+        try:
+            self.toolbox = Toolbox(await stack.enter_async_context(self._source(self._settings, self.root.resolve())))
+        except Exception as error:
+            log.exception("the vault can not be opened")
+            await stack.aclose()
+            self.error = str(error) or type(error).__name__
+            return
+        self._stack, self.error = stack, ""
+
+    async def _close(self) -> None:
+        stack, self._stack, self.toolbox = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._close()

@@ -1,0 +1,375 @@
+"""What one turn was made of: references with times, appended while it runs, and nothing formatted until somebody asks.
+
+Rules: a tap costs an append. What is kept is bounded by rows and bytes; beyond them the trace stops and says that it was `cut`. A tap never raises,
+and changes nothing of what it sees. `current` is the trace of the request that is being answered: a backend that has a wire of its own asks for it
+once, when a run or a segment begins, and hands it what it reads. Standard library only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from toolwire.events import CallArgs, Event, Refusal, Text, Thought
+from toolwire.policy import PolicyRules
+from toolwire.turn import Call, Message, Result, TextPart, Turn
+
+if TYPE_CHECKING:
+    from toolwire.backends.base import Backend, Capabilities, Strategy
+    from toolwire.events import Failure
+    from toolwire.gateway.plan import Plan
+    from toolwire.gateway.records import Caller
+    from toolwire.ids import IdFactory
+    from toolwire.turn import Api, Item
+
+log = logging.getLogger("toolwire.journal")
+MOST_ROWS = 50_000
+MOST_BYTES = 8 * 1024 * 1024
+REQUEST_COPIES = 3
+"""A request is held as bytes, as the decoded turn, and as what the backend is asked."""
+FRAME_BYTES, BATCH_BYTES, BLOCK_BYTES = 130, 100, 40
+"""What Python itself needs around a frame, a batch and a block."""
+EACH = 128
+"""So many rows come between two looks at the size."""
+_LARGE = 64 * 1024
+_NOTHING = Turn("chat", "", ())
+
+current: ContextVar[Trace | None] = ContextVar("current", default=None)
+
+
+FrameTap = Callable[[str, Any], None]
+
+
+def frame_tap() -> FrameTap | None:
+    """For a backend: what takes the raw frames of the run that begins now, None when nobody watches."""
+    trace = current.get()
+    return trace.frame if trace is not None and trace.recording else None
+
+
+class Trace:
+    """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on."""
+
+    __slots__ = (
+        "_grown",
+        "_weighed",
+        "api",
+        "at",
+        "backend_id",
+        "backend_kind",
+        "blocks",
+        "called",
+        "caller",
+        "clock_readings",
+        "committed",
+        "cut",
+        "decoded",
+        "failure",
+        "frames",
+        "id",
+        "kind",
+        "minted",
+        "offers",
+        "out",
+        "parked_at",
+        "parked_s",
+        "plans",
+        "previous",
+        "raw",
+        "recording",
+        "references",
+        "resumed_from",
+        "size",
+        "started",
+        "stored",
+        "tapes",
+        "through",
+        "turn",
+        "whole",
+    )
+
+    def __init__(self, id: str, api: Api, raw: bytes, caller: Caller, at: float, grown: Callable[[Trace, int], bool]) -> None:
+        self.id = id
+        self.api: Api = api
+        self.caller = caller
+        self.at = at
+        self.started = perf_counter()
+        self.kind = "new"
+        self.backend_id = ""
+        self.backend_kind = ""
+        self.cut = len(raw) * REQUEST_COPIES > MOST_BYTES
+        self.raw: bytes | None = None if self.cut else raw
+        self.decoded: Turn | None = None
+        self.turn: Turn | None = None
+        self.offers: list[tuple[Strategy, Capabilities]] = []
+        """What the backend could do, each time that the turn was planned …"""
+        self.plans: list[Plan] = []
+        """… and how it was planned."""
+        self.previous: tuple[Item, ...] | None = None
+        """The conversation that the request refers to."""
+        self.references: Mapping[str, Any] = {}
+        self.stored = False
+        self.frames: list[tuple[float, str, Any]] = []
+        self.tapes: list[Tape] = []
+        """The runs of the backend, in the order in which they began."""
+        self.out = Tape("out")
+        """The events that went out …"""
+        self.blocks: list[bytes] = []
+        """… and the bytes that they became, one for each entry."""
+        self.minted: list[str] = []
+        self.clock_readings: list[float] = []
+        self.through = False
+        self.committed = False
+        """The stream was begun before the backend had said anything."""
+        self.whole: bytes | None = None
+        self.failure: Failure | None = None
+        self.resumed_from: str | None = None
+        self.parked_s: float | None = None
+        """How long the run that this turn resumed had waited."""
+        self.parked_at: float | None = None
+        """When this turn ended with calls that wait."""
+        self.called: list[str] = []
+        """The ids of the calls that wait."""
+        self.recording = True
+        self.size = 0
+        self._grown = grown
+        self._weighed = (0, 0)
+        self._grow(len(raw) * REQUEST_COPIES if not self.cut else 0)
+
+    # --- taps: once a turn --------------------------------------------------------------------------------------------------------------------------
+
+    def minting(self, ids: IdFactory) -> IdFactory:
+        """The same ids, remembered."""
+        keep = self.minted.append
+
+        def mint(prefix: str) -> str:
+            id = ids(prefix)
+            keep(id)
+            return id
+
+        return mint
+
+    def reading(self, clock: Callable[[], float]) -> Callable[[], float]:
+        keep = self.clock_readings.append
+
+        def read() -> float:
+            now = clock()
+            keep(now)
+            return now
+
+        return read
+
+    def asks(self, backend: Backend, kind: str) -> None:
+        """The model is found."""
+        self.backend_id, self.backend_kind = backend.id, kind
+
+    def planned(self, turn: Turn, plan: Plan, plain: bool = False) -> None:
+        """How the turn is served; once more where the backend refused the first way. `plain`: the answer is in OpenAI's form."""
+        more = 0
+        if turn is not self.decoded or self.previous or self.references:  # images that were fetched, items that were looked up
+            more = sum(map(_item_bytes, turn.items)) + weight(self.references)
+        if self.raw is None or self.size + more > MOST_BYTES:
+            self._forget_request()
+            self.cut = True
+            plan = replace(plan, turn=_NOTHING, scanner=None)
+        else:
+            self.turn = turn
+            self._grow(more)
+        self.through = plain and turn.n == 1 and _passes_text(plan)
+        self.plans.append(plan)
+
+    def resumes(self, turn_id: str, waited_s: float) -> None:
+        self.resumed_from, self.parked_s = turn_id or None, waited_s
+
+    def parks(self, calls: list[str]) -> None:
+        self.parked_at = perf_counter()
+        self.called += calls
+
+    def begin_run(self, how: str) -> Tape:
+        """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
+        tape = Tape(how, self.weigh, through=self.through)
+        self.tapes.append(tape)
+        if not self.recording:
+            tape.close()
+        return tape
+
+    # --- taps: once a chunk -------------------------------------------------------------------------------------------------------------------------
+
+    def frame(self, label: str, data: Any) -> None:
+        """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
+        frames = self.frames
+        frames.append((perf_counter(), label, data))
+        if not len(frames) % EACH or (type(data) is bytes and len(data) > _LARGE):
+            self.weigh()
+
+    def sent(self, choice: int, events: list[Event], block: bytes) -> None:
+        """The events of a choice after policy, and the bytes that they became, if any."""
+        out, blocks = self.out, self.blocks
+        out.times.append(perf_counter())
+        out.kept.append(events[0].text if len(events) == 1 and type(events[0]) is Text and not choice else (choice, *events))
+        blocks.append(block)
+        if not len(blocks) % EACH:
+            self.weigh()
+
+    # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
+
+    def weigh(self) -> None:
+        """Counts what came since the last time."""
+        if not self.recording:
+            return
+        try:
+            frames, blocks = self.frames[self._weighed[0] :], self.blocks[self._weighed[1] :]
+            self._weighed = (len(self.frames), len(self.blocks))
+            size = sum(FRAME_BYTES + weight(frame[2]) for frame in frames) + sum(map(len, blocks)) + len(blocks) * BLOCK_BYTES
+            self._grow(size + self.out.weigh() + sum(tape.weigh() for tape in self.tapes))
+        except Exception:  # who only watches must not change what is watched
+            log.exception("a turn could not be watched further")
+            self.stop(cut=True)
+        if self.rows >= MOST_ROWS or self.size >= MOST_BYTES:
+            self.stop(cut=True)
+
+    @property
+    def rows(self) -> int:
+        return len(self.frames) + len(self.out) + sum(map(len, self.tapes))
+
+    def _grow(self, size: int) -> None:
+        self.size += size
+        try:
+            may_go_on = self._grown(self, size)
+        except Exception:  # who only watches must not change what is watched
+            log.exception("a turn could not be watched further")
+            may_go_on = False
+        if not may_go_on:
+            self.stop(cut=True)
+
+    def stop(self, cut: bool = False) -> None:
+        """Nothing more is kept."""
+        self.recording = False
+        self.cut = self.cut or cut
+        self.frames, self.blocks = _Closed(self.frames), _Closed(self.blocks)
+        for tape in (self.out, *self.tapes):
+            tape.close()
+
+    def end(self) -> None:
+        self.weigh()
+        self.stop()
+
+    def forget(self) -> None:
+        """Lets go of everything that was said; whoever still reads has the old lists."""
+        self._forget_request()
+        self.whole = None
+        self.plans, self.frames, self.tapes, self.out, self.blocks = [], [], [], Tape("out"), []
+        self.stop()
+        self.size = 0
+
+    def snapshot(self) -> Trace:
+        """The trace as it is now, for another thread to read: to be taken by the thread that the turn runs in."""
+        self.weigh()
+        other = copy(self)
+        other.frames, other.plans, other.minted, other.clock_readings = self.frames[:], self.plans[:], self.minted[:], self.clock_readings[:]
+        other.tapes, other.out, other.blocks = [tape.copy() for tape in self.tapes], self.out.copy(), self.blocks[:]
+        return other
+
+    def _forget_request(self) -> None:
+        self.raw = self.decoded = self.turn = self.previous = None
+        self.references = {}
+
+
+def _item_bytes(item: Item) -> int:
+    if isinstance(item, Message | Result):
+        return 200 + sum(len(part.text) if isinstance(part, TextPart) else weight(getattr(part, "url", None) or part) for part in item.parts)
+    return 200 + len(item.arguments) if isinstance(item, Call) else 200
+
+
+def _passes_text(plan: Plan) -> bool:
+    """Whether a piece of text that the backend sends is, as it is, what the client gets."""
+    return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and plan.rules == PolicyRules()
+
+
+class Tape:
+    """Batches with their times. A batch that is one piece of text, as nearly all are, is kept as that piece alone: thousands of lists and events that
+    live on would cost the garbage collector more than everything else here.
+    """
+
+    __slots__ = ("_weigh", "_weighed", "began", "how", "kept", "through", "times")
+
+    def __init__(self, how: str, weigh: Callable[[], None] | None = None, through: bool = False) -> None:
+        self.how = how
+        self.began = perf_counter()
+        self.through = through
+        """Pieces of text go out as they are: they are kept there, once."""
+        self.times: list[float] = []
+        self.kept: list[Any] = []
+        """A piece of the first choice's text, or a choice and its events."""
+        self._weighed = 0
+        self._weigh = weigh
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def keep(self, batch: list[Event]) -> None:
+        """A batch of a backend, before anything looks at it."""
+        text = len(batch) == 1 and type(batch[0]) is Text
+        if text and self.through:
+            return
+        self.times.append(perf_counter())
+        self.kept.append(batch[0].text if text else (0, *batch))  # type: ignore[union-attr]
+        if self._weigh is not None and not len(self.kept) % EACH:
+            self._weigh()
+
+    def weigh(self) -> int:
+        """The bytes that came since the last time."""
+        new = self.kept[self._weighed :]
+        self._weighed += len(new)
+        size = len(new) * BATCH_BYTES
+        if set(map(type, new)) == {str}:
+            return size + sum(map(len, new))
+        return size + sum(len(one) if isinstance(one, str) else sum(map(_event_bytes, one[1:])) for one in new)
+
+    def close(self) -> None:
+        """What comes from now on is not kept."""
+        self.times, self.kept = _Closed(self.times), _Closed(self.kept)
+        self._weigh = None
+
+    def rows(self) -> Iterator[tuple[float, int, tuple[Event, ...]]]:
+        """Time, choice and events."""
+        for at, one in zip(self.times, self.kept, strict=False):
+            if isinstance(one, str):
+                yield at, 0, (Text(one),)
+            else:
+                yield at, one[0], one[1:]
+
+    def copy(self) -> Tape:
+        other = copy(self)
+        other.times, other.kept = self.times[:], self.kept[:]
+        return other
+
+
+class _Closed(list[Any]):
+    """A list that takes nothing more: a tap that comes too late needs no check of its own."""
+
+    __slots__ = ()
+
+    def append(self, value: Any) -> None:
+        pass
+
+
+def _event_bytes(event: Event) -> int:
+    if isinstance(event, Text | Thought | Refusal):
+        return 120 + len(event.text)
+    return 120 + (len(event.delta) if isinstance(event, CallArgs) else 0)
+
+
+def weight(data: Any, depth: int = 4) -> int:
+    """About so many bytes a value refers to."""
+    if isinstance(data, bytes | str):
+        return len(data)
+    if depth and isinstance(data, Mapping):
+        return 200 + sum(80 + weight(value, depth - 1) for value in data.values())
+    if depth and isinstance(data, list | tuple):
+        return 60 + sum(weight(value, depth - 1) for value in data)
+    return 200

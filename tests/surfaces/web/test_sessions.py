@@ -1,0 +1,178 @@
+"""Who reaches the pages' API: only a session, only from the server's own pages, and only with its CSRF token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+
+from toolwire.surfaces.web.routes import enter_path
+from toolwire.surfaces.web.sessions import LIFETIME_S, LINK_S, Sessions, csrf_of
+
+ADMIN = "an-admin-key-of-some-length"
+
+
+def stranger() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+
+
+async def test_a_local_program_without_a_session_reaches_nothing_of_the_api(open_house: Any) -> None:
+    async with open_house() as house, stranger() as client:
+        rows = [row for api in house.pages._apis for row in api.routes()]
+        assert len(rows) > 20
+        for method, path, _ in rows:
+            async with client.request(method, f"{house.url}/ui/api{path.replace('{id}', 'x').replace('{client}', 'x')}", json={}) as response:
+                assert response.status == 401, (method, path)
+                assert (await response.json())["error"]["code"] == "invalid_api_key"
+
+
+async def test_the_one_time_link_works_once(open_house: Any) -> None:
+    async with open_house() as house, stranger() as first, stranger() as second:
+        link = house.url + enter_path(house.pages.sessions.link())
+        async with first.get(link, allow_redirects=False) as response:
+            assert (response.status, response.headers["location"]) == (303, "/")
+            cookie = response.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower() and "Path=/" in cookie
+        async with second.get(link, allow_redirects=False) as response:
+            assert response.headers["location"] == "/?link=used"
+            assert "set-cookie" not in response.headers
+        async with second.get(f"{house.url}/ui/api/session") as response:
+            assert response.status == 401
+
+
+async def test_whoever_has_a_session_and_opens_an_old_link_keeps_it(open_house: Any) -> None:
+    async with open_house() as house:
+        async with house.client.get(f"{house.url}/ui/enter?token=old", allow_redirects=False) as response:
+            assert response.headers["location"] == "/"
+        await house.call("GET", "/session")
+
+
+async def test_a_session_can_make_a_link_for_another_browser(open_house: Any) -> None:
+    async with open_house() as house, stranger() as phone:
+        link = (await house.call("POST", "/session/link"))["url"]
+        async with phone.get(link) as response:
+            assert response.status == 200
+        async with phone.get(f"{house.url}/ui/api/session") as response:
+            assert response.status == 200
+
+
+async def test_an_admin_key_starts_a_session_and_a_plain_key_does_not(keyed_house: Any) -> None:
+    async with keyed_house() as house, stranger() as client:
+        for key in ("wrong", "a-plain-key-of-some-length", ""):
+            async with client.post(f"{house.url}/ui/api/session", json={"key": key}) as response:
+                assert response.status == 401
+        async with client.post(f"{house.url}/ui/api/session", json={"key": ADMIN}) as response:
+            assert response.status == 200
+        async with client.get(f"{house.url}/ui/api/session") as response:
+            assert response.status == 200
+        async with client.get(f"{house.url}/v1/models", headers={"authorization": f"Bearer {ADMIN}"}) as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize("token", ["", "0" * 40, "ü"])
+async def test_what_changes_something_needs_the_csrf_token(open_house: Any, token: str) -> None:
+    async with open_house() as house:
+        headers = {"x-toolwire-csrf": token.encode().decode("latin-1")} if token else {"x-toolwire-csrf": ""}
+        refused = await house.call("PUT", "/settings", {"tool_calling": True}, status=403, headers=headers)
+        assert "CSRF" in refused["error"]["message"]
+        assert (await house.call("GET", "/settings"))["tool_calling"] is False
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://localhost:3000"},  # another port of this machine: allowed to the model API, never here
+        {"origin": "app://obsidian.md"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site"},
+    ],
+)
+async def test_no_other_origin_reaches_the_api_even_with_the_cookie_and_the_token(open_house: Any, headers: dict[str, str]) -> None:
+    async with open_house() as house:
+        for method, path in (("GET", "/session"), ("GET", "/events"), ("PUT", "/settings"), ("POST", "/session")):
+            async with house.client.request(
+                method, f"{house.url}/ui/api{path}", json={}, headers={"x-toolwire-csrf": house.csrf, **headers}
+            ) as response:
+                assert response.status == 403
+                assert "access-control-allow-origin" not in response.headers
+
+
+async def test_the_page_itself_and_its_own_origin_are_let_in(open_house: Any) -> None:
+    async with open_house() as house:
+        await house.call("GET", "/session", headers={"origin": house.url, "sec-fetch-site": "same-origin"})
+
+
+@pytest.mark.parametrize("path", ["/", "/ui/inbox", "/ui/api/session", "/ui/static/app.js", "/ui/enter?token=x"])
+async def test_a_rebound_host_gets_403(open_house: Any, path: str) -> None:
+    async with open_house() as house, house.client.get(house.url + path, headers={"host": "evil.example"}) as response:
+        assert response.status == 403
+        assert (await response.json())["error"]["code"] == "forbidden_host"
+
+
+async def test_signing_out_ends_the_session(open_house: Any) -> None:
+    async with open_house() as house:
+        cookie = {c.key: c.value for c in house.client.cookie_jar}
+        await house.call("DELETE", "/session")
+        async with stranger() as client, client.get(f"{house.url}/ui/api/session", cookies=cookie) as response:
+            assert response.status == 401
+
+
+async def test_a_session_outlives_a_restart_and_the_store_knows_only_its_hash(open_house: Any) -> None:
+    async with open_house() as house:
+        cookie = next(iter(house.client.cookie_jar))
+        dump = await house.pages.web.store.run(lambda c: "\n".join(c.iterdump()), "read")
+        assert cookie.value not in dump and csrf_of(cookie.value) not in dump
+        token = cookie.value
+    async with open_house() as house:
+        assert await house.pages.sessions.valid(token)
+
+
+async def test_links_and_sessions_end_with_their_time() -> None:
+    from toolwire.gateway.store import Store
+
+    now = 1000.0
+    store = Store("sqlite://")
+    sessions = Sessions(store, (), lambda: now)
+    try:
+        late, token = sessions.link(), await sessions.enter(sessions.link())
+        assert token is not None and await sessions.valid(token)
+        now += LINK_S + 1
+        assert await sessions.enter(late) is None
+        assert await sessions.valid(token)
+        now += LIFETIME_S - 10  # seen in between: it goes on
+        assert await sessions.valid(token)
+        now += LIFETIME_S + 1
+        assert not await sessions.valid(token)
+    finally:
+        await store.close()
+
+
+async def test_every_page_is_one_shell_with_a_policy_that_lets_nothing_foreign_run(open_house: Any) -> None:
+    async with open_house() as house, stranger() as client:
+        for path in ("/", "/ui/chat/x", "/ui/inbox", "/ui/wire", "/ui/wire/t", "/ui/connect", "/ui/settings"):
+            async with client.get(house.url + path) as response:
+                assert response.status == 200
+                assert response.headers["content-type"].startswith("text/html")
+                policy = response.headers["content-security-policy"]
+                assert "default-src 'none'" in policy and "unsafe" not in policy and "require-trusted-types-for 'script'" in policy
+                assert response.headers["x-frame-options"] == "DENY"
+                tag = response.headers["etag"]
+            async with client.get(house.url + path, headers={"if-none-match": tag}) as response:
+                assert response.status == 304
+
+
+async def test_whoever_asks_the_root_for_json_is_told_where_the_api_is(open_house: Any) -> None:
+    async with open_house() as house, house.client.get(house.url + "/", headers={"accept": "application/json"}) as response:
+        assert await response.json() == {"name": "toolwire", "api": "/v1"}
+
+
+@pytest.mark.parametrize("path", ["/ui/nothing", "/ui/static/nothing.js", "/ui/static/..%2f..%2froutes.py", "/ui/api/nothing", "/ui/static/"])
+async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) -> None:
+    from yarl import URL
+
+    async with open_house() as house, house.client.get(URL(house.url + path, encoded=True)) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "unknown_url"

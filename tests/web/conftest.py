@@ -1,0 +1,227 @@
+"""The pages as a person sees them: a real `toolwire serve` process, and Debian's Chromium driven by Playwright.
+
+`site(…)` starts the server; `tab()` opens a signed-in tab of a fresh browser profile. A page that logs an error, or that its policy stops, fails its
+test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+READY_S = 30.0
+
+
+def missing(what: str) -> None:
+    """Skips, with what is missing; a failure where nothing may be missing."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing; make test installs it")
+    pytest.skip(f"{what} is missing; make test installs it where it may")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        missing("Chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Site:
+    """A server process that can be ended and started again on the same port and store."""
+
+    folder: Path
+    config: dict[str, Any]
+    port: int = 0
+    link: str = ""
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def vault(self) -> Path:
+        return self.folder / "vault"
+
+    def start(self) -> Site:
+        self.config["server"]["port"] = self.port
+        (self.folder / "toolwire.toml").write_text(_toml(self.config))
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml"],
+            cwd=self.folder,
+            env={**inherited, "HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        told = self._read(self.process, rb"listening on http://127\.0\.0\.1:(\d+)/v1", "stdout")
+        self.port = int(told[1])
+        self.link = self._read(self.process, rb"(http://\S+/ui/enter\?token=\S+)", "stderr")[1].decode()
+        return self
+
+    def _read(self, process: subprocess.Popen[bytes], pattern: bytes, stream: str) -> re.Match[bytes]:
+        pipe = getattr(process, stream)
+        seen, until = b"", time.monotonic() + READY_S
+        while time.monotonic() < until:
+            if select.select([pipe], [], [], 0.1)[0]:
+                seen += os.read(pipe.fileno(), 65536)
+                if found := re.search(pattern, seen):
+                    return found
+            if process.poll() is not None and not select.select([pipe], [], [], 0)[0]:
+                break
+        raise AssertionError(f"the server did not start: {seen.decode('utf-8', 'replace')}")
+
+    def kill(self) -> None:
+        """At once, as a crash."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.communicate()
+
+    def restart(self) -> Site:
+        self.kill()
+        return self.start()
+
+
+OpenSite = Callable[..., Site]
+NOTES = {
+    "Tea.md": "# Tea\n\nGreen tea wants 80 degrees.\n",
+    "Coffee.md": "# Coffee\n\nCoffee wants 94 degrees.\n",
+    "Journal/Monday.md": "# Monday\n\nTea with Ada.\n",
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[OpenSite]:
+    """`site(models={"m": {"script": …}}, notes={path: text}, on=True, **sections)`: the server; `on`: tool calling is on in the file."""
+    started: list[Site] = []
+
+    def open_site(models: dict[str, Any] | None = None, notes: dict[str, str] | None = None, on: bool = True, **sections: Any) -> Site:
+        folder = tmp_path / f"site{len(started)}"
+        vault = folder / "vault"
+        for path, text in (NOTES if notes is None else notes).items():
+            (vault / path).parent.mkdir(parents=True, exist_ok=True)
+            (vault / path).write_text(text)
+        vault.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = {
+            "server": {"host": "127.0.0.1", "drain_s": 2, **sections.pop("server", {})},
+            "models": {id: {"backend": "scripted", **options} for id, options in (models or {"m": {"script": "say Hello."}}).items()},
+            "vault": {"root": str(vault), "enabled": on},
+            "store": {"url": f"sqlite:///{folder}/toolwire.db"},
+            **sections,
+        }
+        opened = Site(folder, config).start()
+        started.append(opened)
+        return opened
+
+    try:
+        yield open_site
+    finally:
+        for one in started:
+            one.stop()
+
+
+@dataclass
+class Browsing:
+    """One browser profile at one site."""
+
+    context: BrowserContext
+    site: Site
+    problems: list[str] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+    """Parts of console messages that the test itself provokes: a server that is gone, say."""
+
+    def tab(self, path: str = "/") -> Page:
+        page = self.context.new_page()
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("console", lambda message: self.problems.append(f"console: {message.text}") if message.type == "error" else None)
+        page.goto(self.site.url + path)
+        return page
+
+    def unexpected(self) -> list[str]:
+        return [one for one in self.problems if not any(part in one for part in self.expected)]
+
+
+Browse = Callable[..., Browsing]
+
+
+@pytest.fixture
+def browse(chromium: Browser) -> Iterator[Browse]:
+    """`browse(site, width=1280, theme="light")`: signed in by the one-time link."""
+    opened: list[Browsing] = []
+
+    def open_profile(site: Site, width: int = 1280, height: int = 800, theme: Any = "light", sign_in: bool = True) -> Browsing:
+        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+        context.set_default_timeout(15_000)
+        browsing = Browsing(context, site)
+        opened.append(browsing)
+        if sign_in:
+            page = context.new_page()
+            page.goto(site.link)
+            page.wait_for_selector("main")
+            page.close()
+        return browsing
+
+    yield open_profile
+    for one in opened:
+        with contextlib.suppress(Exception):
+            one.context.close()
+        assert not one.unexpected(), one.unexpected()
+
+
+def _toml(config: dict[str, Any]) -> str:
+    lines = []
+    for section, table in config.items():
+        tables = {f"models.{json.dumps(id)}": options for id, options in table.items()} if section == "models" else {section: table}
+        for name, values in tables.items():
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, to be run in a page."""
+    if not AXE.is_file():
+        missing("axe-core")
+    return AXE.read_text("utf-8")

@@ -1,0 +1,248 @@
+"""The inbox in a real Chromium: questions from a chat and from another process, what is decided, what is remembered, and the log of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.xdist_group("web-rest")
+
+READ = {"m": {"script": 'call file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\nsay I have read it.'}}
+
+ASKER = """
+import asyncio, json, sys
+from toolwire.gateway.store import Store
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Asking, Preview, Touched
+
+given = json.loads(sys.argv[1])
+
+async def main():
+    store = Store(given["store"])
+    shown = Preview((Touched("Tea.md", "Tea.md", 40), Touched("Milk.md", "Milk.md", 60)), pick=True)
+    asking = Asking("mcp_session", given["model"], "mcp", vault="/home/ada/Other vault")
+    question = ("file_read", "run", {"filePaths": ["Tea.md", "Milk.md"]}, shown)
+    (decided,) = await Approvals(store, lifetime_s=given["lifetime_s"]).ask(asking, [question], None)
+    decision = decided.decision.to_json() if decided.decision else {}
+    print(json.dumps({"status": decided.status, "by": decided.decided_by, **decision}))
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+class Asker:
+    """Another process on the same store, as an MCP server is: it asks one question and waits."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def told(self) -> dict[str, Any]:
+        """What it was told, once it was."""
+        out, errors = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0, errors
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+
+@pytest.fixture
+def ask() -> Iterator[Callable[..., Asker]]:
+    started: list[Asker] = []
+
+    def begin(site: Any, model: str = "claude", lifetime_s: float = 600) -> Asker:
+        given = json.dumps({"store": site.config["store"]["url"], "model": model, "lifetime_s": lifetime_s})
+        asker = Asker(subprocess.Popen([sys.executable, "-c", ASKER, given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        started.append(asker)
+        return asker
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+def case(page: Page, words: str) -> Locator:
+    return page.get_by_role("tabpanel").get_by_role("listitem").filter(has_text=words)
+
+
+def approve(page: Page) -> None:
+    """Presses the button of the open dialog, as soon as it is not inert any more."""
+    button = page.get_by_role("dialog").get_by_role("button", name="Approve and Execute")
+    expect(button).to_have_attribute("aria-disabled", "false")
+    button.click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def go(page: Page, tab: str) -> None:
+    page.get_by_role("tab", name=tab).click()
+    expect(page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
+
+
+def tab_to(page: Page, wanted: Locator) -> None:
+    """By the Tab key alone."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if wanted.evaluate("node => node === document.activeElement"):
+            return
+    raise AssertionError("the keyboard does not get there")
+
+
+def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in_the_inbox(site: Any, browse: Any, ask: Any) -> None:
+    here = site(READ)
+    browsing = browse(here)
+    page, chat = browsing.tab("/ui/inbox"), browsing.tab()
+    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    chat.get_by_role("textbox", name="Message").fill("Read my notes")
+    chat.keyboard.press("Enter")
+    expect(chat.get_by_role("dialog")).to_be_visible()
+    expect(case(page, "Web chat")).to_contain_text("Read notes")
+    other = ask(here)
+    expect(case(page, "MCP")).to_contain_text("claude")
+    expect(case(page, "MCP")).to_contain_text("Tea.md, Milk.md")
+    expect(case(page, "MCP")).to_contain_text("Other vault")
+    expect(case(page, "MCP")).to_contain_text(re.compile(r"(10:00|9:\d\d) left"))
+    expect(page.get_by_role("link", name="Inbox 2 waiting")).to_be_visible()
+    expect(page.get_by_role("tab", name="Pending 2 questions wait")).to_be_visible()
+    expect(page).to_have_title("(2) Inbox · Toolwire")
+
+    case(page, "MCP").get_by_role("button", name="Deny Read notes").click()
+    asked = page.get_by_role("dialog", name="Deny this call?")
+    asked.get_by_label("Reason").fill("Not <b>those</b> notes")
+    asked.get_by_role("button", name="Deny").click()
+    told = other.told()
+    assert (told["status"], told["by"], told["reason"]) == ("denied", "web", "Not <b>those</b> notes")
+    expect(case(page, "MCP")).to_have_count(0)
+    expect(page.get_by_role("link", name="Inbox 1 waiting")).to_be_visible()
+
+    case(page, "Web chat").get_by_role("button", name="Review Read notes").click()
+    page.get_by_role("dialog").get_by_role("checkbox", name=re.compile("Coffee.md")).uncheck()
+    approve(page)
+    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(chat.get_by_role("dialog")).to_have_count(0)
+    expect(chat.get_by_text("I have read it.")).to_be_visible()
+    expect(page.get_by_role("link", name="Inbox", exact=True)).to_be_visible()
+
+    go(page, "Decided")
+    expect(case(page, "MCP")).to_contain_text("“Not <b>those</b> notes”")
+    expect(case(page, "MCP")).to_contain_text("Denied on these pages")
+    expect(case(page, "Web chat")).to_contain_text("1 of 2: Tea.md")
+    expect(case(page, "Web chat")).to_contain_text("Approved on these pages")
+    case(page, "Web chat").get_by_text("Details").click()
+    expect(case(page, "Web chat")).to_contain_text("Not granted: Coffee.md")
+    expect(case(page, "Web chat")).to_contain_text('"filePaths"')
+
+    go(page, "Audit")
+    lines = page.get_by_role("table").get_by_role("row")
+    expect(page.get_by_text("3 lines, newest first")).to_be_visible()
+    assert [event.strip() for event in lines.locator("[data-label=Event]").all_inner_texts()] == ["ran", "approved", "denied"]
+    page.get_by_role("searchbox", name="Filter the log").fill("CLAUDE")
+    expect(page.get_by_text("1 of 3 lines")).to_be_visible()
+    expect(lines).to_have_count(2)
+    page.get_by_role("searchbox", name="Filter the log").fill("")
+    page.get_by_role("combobox", name="Event").select_option("ran")
+    expect(lines).to_have_count(2)
+    expect(lines.last).to_contain_text("file_read")
+    assert "degrees" not in page.get_by_role("table").inner_text()  # hashes and sizes, never contents
+
+
+def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, browse: Any, ask: Any) -> None:
+    here = site()
+    browsing = browse(here)
+    page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
+    expect(settings.get_by_text("Nothing is remembered: every call asks you.")).to_be_visible()
+    first = ask(here)
+    case(page, "MCP").get_by_role("button", name="Review").click()
+    page.get_by_text("Remember this choice").first.click()
+    page.get_by_role("radio", name="Always, for Read notes by claude").check()
+    approve(page)
+    assert sorted(first.told()["picked"]) == ["Milk.md", "Tea.md"]
+
+    again = ask(here).told()
+    assert again["status"] == "approved" and again["by"].startswith("grant ")
+    go(page, "Decided")
+    expect(case(page, "Approved by a remembered grant")).to_have_count(1)
+    expect(case(page, "remembered for the whole tool")).to_have_count(1)
+    expect(settings.get_by_role("button", name="Revoke the grant for file_read")).to_be_visible()
+
+    go(page, "Grants")
+    assert "tab=grants" in page.url
+    expect(case(page, "The whole tool")).to_contain_text("/home/ada/Other vault")
+    revoke = page.get_by_role("button", name="Revoke the grant for file_read")
+    revoke.click()
+    page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Cancel").click()
+    expect(revoke).to_be_focused()
+    revoke.click()
+    page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("heading", name="Nothing is remembered")).to_be_visible()
+    expect(settings.get_by_text("Nothing is remembered: every call asks you.")).to_be_visible()
+    ask(here)
+    expect(page.get_by_role("tab", name="Pending 1 question waits")).to_be_visible()
+
+
+def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_expired(site: Any, browse: Any, ask: Any) -> None:
+    here = site()
+    browsing = browse(here)
+    page = browsing.tab("/ui/inbox?tab=nonsense")
+    expect(page.get_by_role("tab", name="Pending")).to_have_attribute("aria-selected", "true")
+    asker = ask(here, lifetime_s=3)
+    expect(case(page, "claude")).to_be_visible()
+    case(page, "claude").get_by_role("button", name="Review").click()
+    expect(page.get_by_role("dialog", name="Tool Approval Request")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)  # what is over can not be approved any more
+    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    assert asker.told()["status"] == "expired"
+    late = browsing.tab("/ui/inbox?tab=expired")
+    expect(late.get_by_role("tab", name="Expired")).to_have_attribute("aria-selected", "true")
+    expect(case(late, "claude")).to_contain_text("Nobody answered")
+    late.get_by_role("link", name="Wire").click()
+    expect(late.get_by_role("heading", name="Wire", exact=True)).to_be_visible()
+    late.go_back()
+    expect(case(late, "claude")).to_contain_text("expired")
+
+
+def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> None:
+    here = site()
+    page = browse(here).tab("/ui/inbox")
+    first = ask(here, model="first")
+    review = case(page, "first").get_by_role("button", name="Review")
+    expect(review).to_be_visible()
+    tab_to(page, review)
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Tool Approval Request")
+    expect(dialog.get_by_role("heading", name="Tool Approval Request")).to_be_focused()
+    tab_to(page, dialog.get_by_role("checkbox", name=re.compile("Milk.md")))
+    page.keyboard.press("Space")
+    button = dialog.get_by_role("button", name="Approve and Execute")
+    expect(button).to_have_attribute("aria-disabled", "false")
+    tab_to(page, button)
+    page.keyboard.press("Enter")
+    assert first.told()["picked"] == ["Tea.md"]
+
+    second = ask(here, model="second")
+    deny = case(page, "second").get_by_role("button", name="Deny")
+    expect(deny).to_be_visible()
+    tab_to(page, deny)
+    page.keyboard.press("Enter")
+    page.keyboard.type("no")
+    page.keyboard.press("Enter")
+    told = second.told()
+    assert (told["status"], told["reason"]) == ("denied", "no")
+    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+
+    tab_to(page, page.get_by_role("tab", name="Pending"))
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Decided")).to_be_focused()
+    expect(case(page, "second")).to_contain_text("denied")
+    page.keyboard.press("End")
+    expect(page.get_by_role("tab", name="Audit")).to_be_focused()
+    expect(page.get_by_text("2 lines, newest first")).to_be_visible()
+    page.keyboard.press("Home")
+    expect(page.get_by_role("tab", name="Pending")).to_have_attribute("aria-selected", "true")
