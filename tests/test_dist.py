@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -56,6 +57,14 @@ def test_the_wheel_serves_from_an_empty_environment(wheel: Path, tmp_path: Path)
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert json.load(answer)["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": "{}"}
+        root = line.removeprefix("listening on ").removesuffix("/v1")
+        with urllib.request.urlopen(root + "/", timeout=10) as page:  # the pages need no build: the wheel has them
+            shell = page.read().decode()
+        own = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', shell)
+        assert "/ui/static/app.js" in own and "/ui/static/style.css" in own
+        for path in own:
+            with urllib.request.urlopen(root + path, timeout=10) as file:
+                assert file.read()
     finally:
         server.terminate()
         assert server.wait(10) == 0

@@ -43,7 +43,7 @@ OTHER_FILES = [ROOT / ".env.example", ROOT / "toolwire.example.toml", ROOT / "do
 CLIENTS = ROOT / "tests" / "clients"
 ADDRESS = "127.0.0.1:8788"
 SHOWS = ("text", "json", "sse", "http")
-IN_FORCE = ("server", "tools", "parked", "vault", "store")  # the sections that have an effect; the others are reserved
+IN_FORCE = tuple(SECTIONS)
 
 pytestmark = pytest.mark.xdist_group("docs")
 
@@ -327,11 +327,6 @@ def rows_under(heading: str) -> dict[str, str]:
 @pytest.mark.parametrize("section", IN_FORCE)
 def test_the_configuration_page_names_every_key_of_a_section_with_its_default(section: str) -> None:
     assert rows_under(f"[{section}]") == defaults(SECTIONS[section])
-
-
-def test_the_configuration_page_names_the_keys_of_reserved_sections() -> None:
-    reserved = [section for section in SECTIONS if section not in IN_FORCE]
-    assert rows_under("Reserved sections") == {f"{name}.{key}": value for name in reserved for key, value in defaults(SECTIONS[name]).items()}
 
 
 @pytest.mark.parametrize("backend", registry.BACKENDS)

@@ -301,7 +301,7 @@ class Tape:
         self.how = how
         self.began = perf_counter()
         self.through = through
-        """Pieces of text go out as they are: they are kept there, once."""
+        """Pieces of text go out as they are: they are kept there, and need not be kept here."""
         self.times: list[float] = []
         self.kept: list[Any] = []
         """A piece of the first choice's text, or a choice and its events."""
@@ -313,11 +313,8 @@ class Tape:
 
     def keep(self, batch: list[Event]) -> None:
         """A batch of a backend, before anything looks at it."""
-        text = len(batch) == 1 and type(batch[0]) is Text
-        if text and self.through:
-            return
         self.times.append(perf_counter())
-        self.kept.append(batch[0].text if text else (0, *batch))  # type: ignore[union-attr]
+        self.kept.append(batch[0].text if len(batch) == 1 and type(batch[0]) is Text else (0, *batch))
         if self._weigh is not None and not len(self.kept) % EACH:
             self._weigh()
 

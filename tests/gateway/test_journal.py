@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from toolwire import trace as tracing
+from toolwire.backends.agents.run import AgentRun
 from toolwire.backends.base import Batch
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.config import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
@@ -29,7 +30,7 @@ from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 from toolwire.trace import frame_tap
-from toolwire.turn import Turn
+from toolwire.turn import Result, TextPart, Turn
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
 SCRIPT = 'chunk 4\nsay Let me look outside.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.'
@@ -189,6 +190,32 @@ async def test_every_request_s_frames_are_its_own(choices: int) -> None:
     recordings = [await journal_of(gateway).recording(record.id) for record in journal_of(gateway).records()]
     assert [len(recording.frames) for recording in recordings if recording is not None] == [6 * choices] * 3
     assert tracing.current.get() is None
+
+
+async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
+    async def work(run: AgentRun) -> None:
+        for place, name in enumerate(("first", "second")):
+            assert run.tap is not None
+            run.tap(name, {"place": place})
+            run.text(f"{name}.")
+            if not place:
+                await run.call("get_weather", "{}")
+
+    async def stop() -> None:
+        pass
+
+    run = AgentRun(Turn("chat", "m", ()), work, stop, settle_s=0.01, repeats=3, timeout_s=5)
+    traces = [tracing.Trace(f"turn_{number}", "chat", b"{}", Caller(), 0.0, lambda trace, size: True) for number in range(2)]
+    for trace in traces:
+        token = tracing.current.set(trace)
+        segment = run.segment()
+        await anext(segment)
+        tracing.current.reset(token)  # what comes later is read by another task
+        [batch async for batch in segment]
+        trace.end()
+        await run.answer({id: Result(id, (TextPart("sunny"),)) for id in run.pending})
+    assert [[label for _, label, _ in trace.frames] for trace in traces] == [["first"], ["second"]]
+    await run.cancel()
 
 
 # --- the bounds --------------------------------------------------------------------------------------------------------------------------------

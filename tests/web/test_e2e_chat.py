@@ -14,7 +14,17 @@ from toolwire.surfaces.terminal.conversation_note import parse
 
 pytestmark = pytest.mark.xdist_group("web-chat")
 
-MARKDOWN = "## Teas\n\nSome are **hot**, see [the list](https://example.org/teas) and `kettle()`.\n\n1. green\n2. black\n\n| tea | degrees |\n|---|---|\n| green | 80 |\n"
+MARKDOWN = """## Teas
+
+Some are **hot**, see [the list](https://example.org/teas) and `kettle()`.
+
+1. green
+2. black
+
+| tea | degrees |
+|---|---|
+| green | 80 |
+"""
 
 
 def send(page: Page, words: str) -> None:

@@ -127,7 +127,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     approve(page)
     expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
     expect(chat.get_by_role("dialog")).to_have_count(0)
-    expect(chat.get_by_text("I have read it.")).to_be_visible()
+    expect(chat.get_by_text("I have read it.", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name="Inbox", exact=True)).to_be_visible()
 
     go(page, "Decided")
@@ -202,7 +202,7 @@ def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_ex
     late = browsing.tab("/ui/inbox?tab=expired")
     expect(late.get_by_role("tab", name="Expired")).to_have_attribute("aria-selected", "true")
     expect(case(late, "claude")).to_contain_text("Nobody answered")
-    late.get_by_role("link", name="Wire").click()
+    late.get_by_role("link", name="Wire", exact=True).click()
     expect(late.get_by_role("heading", name="Wire", exact=True)).to_be_visible()
     late.go_back()
     expect(case(late, "claude")).to_contain_text("expired")

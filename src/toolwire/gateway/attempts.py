@@ -29,7 +29,7 @@ async def safely(run: AsyncGenerator[Batch, None], model: str, trace: Trace | No
     try:
         async with aclosing(run):
             async for batch in run:
-                if tape is not None:
+                if tape is not None and not (tape.through and len(batch) == 1 and type(batch[0]) is Text):
                     tape.keep(batch)
                 yield batch
                 if batch and isinstance(batch[-1], Finish | Failure):

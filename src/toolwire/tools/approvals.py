@@ -160,6 +160,10 @@ class Approvals:
         await self.records.expire(self._clock(), self._line)
         return await self.records.listed("pending")
 
+    async def lapse(self, surface: str) -> None:
+        """What a surface asked and nobody waits for any more, as after a crash, is over."""
+        await self._lapse([one for one in await self.pending() if one.surface == surface])
+
     async def revoke(self, grant_id: str) -> bool:
         return await self.records.revoke(grant_id, self._clock())
 
@@ -202,7 +206,7 @@ def _check(approval: Approval, decision: Decision) -> None:
         raise ToolwireError("invalid_value", "There is nothing to pick from: approve or deny the whole.", param="picked")
     if approval.shown.pick and decision.arguments is None and decision.picked is None:
         raise ToolwireError("invalid_value", "Say which of the things shown are meant: pick some, all or none of them.", param="picked")
-    if decision.picked is not None and not known.issuperset(decision.picked):
+    if decision.picked is not None and decision.arguments is None and not known.issuperset(decision.picked):  # of edited ones the run itself judges
         raise ToolwireError("invalid_value", "Something was picked that was not shown.", param="picked")
     if decision.remember == "folder":
         folder = decision.folder.strip("/")

@@ -26,14 +26,17 @@ class GatewayModel:
         except ToolwireError as error:
             raise ModelFailed(error.failure.message) from error
         assert answer.stream is not None
-        reader = SseReader()
+        reader, failed = SseReader(), ""
         async with aclosing(answer.stream) as blocks:  # type: ignore[type-var]
-            async for block in blocks:
+            async for block in blocks:  # to its very end: who leaves a stream before has cancelled it
                 for event in reader.feed(block):
                     data = event if isinstance(event, bytes) else event.data
-                    if data == b"[DONE]":
-                        return
+                    if data == b"[DONE]" or failed:
+                        continue
                     chunk: dict[str, Any] = json.loads(data)
                     if "error" in chunk:
-                        raise ModelFailed(str((chunk["error"] or {}).get("message") or "the model failed"))
-                    yield chunk
+                        failed = str((chunk["error"] or {}).get("message") or "the model failed")
+                    else:
+                        yield chunk
+        if failed:
+            raise ModelFailed(failed)

@@ -50,6 +50,17 @@ async def test_edited_arguments_are_previewed_by_the_tool_and_run_as_edited(open
         assert (vault / "Other.md").read_text() == "three\n" and not (vault / "New.md").exists()
 
 
+async def test_of_edited_arguments_only_what_was_picked_is_read(open_house: Any) -> None:
+    async with open_house('call file_read {"filePaths": ["None.md"]}\n---\nsay Read.', on=True) as house:
+        id = await begun(house)
+        question = (await house.until(house.pending))[0]
+        edited = {"filePaths": ["Tea.md", "Coffee.md"]}
+        seen = await house.call("POST", f"/approvals/{question['id']}/preview", {"arguments": edited})
+        await decide(house, question, approved=True, arguments=edited, seen=seen["digest"], picked=["Coffee.md", "Secret.md"])
+        call = (await house.ended(id))["entries"][1]["parts"][0]
+        assert call["shared"] == ["Coffee.md"] and "80 degrees" not in str(call["result"])
+
+
 async def test_arguments_that_do_not_fit_are_told_in_the_tools_words(open_house: Any) -> None:
     async with open_house(WRITE, on=True) as house:
         await begun(house)

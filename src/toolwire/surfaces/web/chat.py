@@ -47,6 +47,9 @@ class ChatApi:
             ("GET", "/conversations/{id}/note", self.note),
         ]
 
+    async def start(self) -> None:
+        await self._web.approvals.lapse("web")  # the turns that asked these ended with their process
+
     async def close(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values()))
 

@@ -34,9 +34,9 @@ class Hub:
         for tab in self._tabs:
             tab.put(type, data)
 
-    def subscribe(self) -> Tab:
+    def subscribe(self, session: str = "") -> Tab:
         """A tab's queue, from this moment on. It must be left by `leave`."""
-        tab = Tab()
+        tab = Tab(session)
         tab.closed = self.closed
         self._tabs.add(tab)
         return tab
@@ -44,20 +44,30 @@ class Hub:
     def leave(self, tab: Tab) -> None:
         self._tabs.discard(tab)
 
+    def end(self, session: str) -> None:
+        """Ends the streams of a session that is over: its tabs hear nothing more."""
+        for tab in self._tabs:
+            if tab.session == session:
+                tab.close()
+
     def close(self) -> None:
         """Ends every tab's stream; it may come back to another process."""
         self.closed = True
         for tab in self._tabs:
-            tab.closed = True
-            tab.woken.set()
+            tab.close()
 
 
 class Tab:
-    def __init__(self) -> None:
+    def __init__(self, session: str = "") -> None:
+        self.session = session
         self.closed = False
         self.woken = asyncio.Event()
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
         self._characters = 0
+
+    def close(self) -> None:
+        self.closed = True
+        self.woken.set()
 
     def put(self, type: str, data: dict[str, Any]) -> None:
         last = self._waiting[-1] if self._waiting else None

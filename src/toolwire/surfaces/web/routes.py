@@ -197,7 +197,9 @@ class Pages:
         }
 
     async def _leave(self, request: Request) -> Response:
-        await self.sessions.end(request.cookies[_cookie(request)])
+        token = request.cookies[_cookie(request)]
+        await self.sessions.end(token)
+        self.web.hub.end(token)
         response = JSONResponse({})
         response.delete_cookie(_cookie(request), path="/", httponly=True, samesite="strict")
         return response
@@ -209,7 +211,7 @@ class Pages:
 
     async def _events(self, request: Request) -> Response:
         async def frames() -> Any:
-            tab = self.web.hub.subscribe()
+            tab = self.web.hub.subscribe(request.cookies[_cookie(request)])
             try:
                 async for frame in tab.frames({"boot": self.web.boot, "version": version("toolwire")}):
                     yield frame

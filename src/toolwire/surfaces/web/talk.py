@@ -85,8 +85,8 @@ class Talk:
         if not self.kept.entries:
             self.rename(" ".join(text.split())[:TITLE] or "New chat")
         self._add({"kind": "user", "at": time.time(), "text": text})
-        self._task = asyncio.ensure_future(self._turn(text))
-        await self.keep()
+        self.kept.messages.append({"role": "user", "content": text})
+        await self._answer()
 
     async def retry(self) -> None:
         """The last question again, as if its answer had not been given."""
@@ -96,9 +96,14 @@ class Talk:
             return
         del entries[last + 1 :]
         asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=len(messages))
-        del messages[asked:]
+        del messages[asked + 1 :]
         self.op("cut", entries=last + 1)
-        self._task = asyncio.ensure_future(self._turn(entries[last]["text"]))
+        await self._answer()
+
+    async def _answer(self) -> None:
+        """The turn begins, and is kept with its question before anything is said: a crash leaves an answer that can be asked for again."""
+        self._add({"kind": "answer", "at": time.time(), "model": self.kept.model, "parts": [], "ended": None})
+        self._task = asyncio.ensure_future(self._turn())
         await self.keep()
 
     async def stop(self) -> None:
@@ -107,13 +112,11 @@ class Talk:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _turn(self, text: str) -> None:
-        self._add({"kind": "answer", "at": time.time(), "model": self.kept.model, "parts": [], "ended": None})
-        self._listed()
+    async def _turn(self) -> None:
         ended: dict[str, Any] = {"why": "stopped", "words": "", "usage": {}}
         conversation = self._conversation()
         try:
-            async with aclosing(conversation.turn(text)) as happenings:
+            async with aclosing(conversation.turn(None)) as happenings:
                 async for happening in happenings:
                     if isinstance(happening, Ended):
                         ended = {"why": happening.why, "words": happening.words, "usage": happening.usage}

@@ -40,7 +40,10 @@ function shell() {
   })
   const brand = h('a', { class: 'brand', href: '/' }, h('img', { src: '/ui/static/favicon.svg', alt: '', width: '22', height: '22' }), 'Toolwire')
   const state = h('span', { class: 'connection' }, '')
-  live.on('state', () => connection(state))
+  live.on('state', () => {
+    connection(state)
+    if (live.state === 'lost') refreshed() // the session may have ended in another tab
+  })
   connection(state)
   const nav = h(
     'nav',
@@ -83,9 +86,9 @@ function themeButton() {
     } catch {
       // it holds for this tab
     }
-    draw()
   }
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw)
+  new MutationObserver(draw).observe(document.documentElement, { attributeFilter: ['data-theme'] }) // the settings change it too
   draw()
   return button
 }
@@ -245,11 +248,11 @@ function unreachable(error) {
 function signedOut() {
   if (document.body.dataset.signedOut) return
   document.body.dataset.signedOut = 'yes'
+  context.session = null
   live.stop()
   page?.close()
   page = null
   opening += 1
-  context.session = null
   document.title = 'Sign in · Toolwire'
   for (const dialog of document.querySelectorAll('dialog[open]')) dialog.close()
   signIn(() => {

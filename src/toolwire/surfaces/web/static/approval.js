@@ -12,7 +12,7 @@ const INERT_MS = 500
 let current = null
 
 /**
- * Asks the person about approvals, all in one dialog. Resolves to `{decided: number}` when none is left to decide here.
+ * Asks the person about approvals, all in one dialog. Resolves to `{decided: number, elsewhere: [words]}` when none is left to decide here.
  * With `signal`, the dialog goes away undecided when that is aborted.
  */
 export function ask(approvals, context, { signal } = {}) {
@@ -198,6 +198,6 @@ class Dialog {
         this.context.api.post(`/approvals/${encodeURIComponent(one.approval.id)}/decision`, one.decision(false)).catch(() => {})
       }
     }
-    this.resolve({ decided: this.decided })
+    this.resolve({ decided: this.decided, elsewhere: this.questions.map((one) => one.fate).filter(Boolean) })
   }
 }

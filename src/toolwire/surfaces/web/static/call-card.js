@@ -72,14 +72,10 @@ export class CallCard {
   }
 
   shared() {
-    const { shared } = this.part
+    const { name, shared } = this.part
+    const words = /^note_(?:write|edit)$/.test(name) ? 'Changed' : `Shared with ${this.model || 'the model'}`
     const paths = shared.map((path) => h('li', { class: 'mono' }, icon('file', 13), visible(path)))
-    return h(
-      'div',
-      { class: 'call-shared' },
-      h('span', { class: 'muted' }, `Shared with ${this.model || 'the model'} or changed`),
-      h('ul', null, paths),
-    )
+    return h('div', { class: 'call-shared' }, h('span', { class: 'muted' }, words), h('ul', null, paths))
   }
 
   result() {

@@ -322,12 +322,14 @@ class Chat {
       const own = approvals.filter((one) => one.session === id && one.surface === 'web')
       if (id !== this.id || !own.length || asking()) return
       this.looking = false
-      await ask(
+      const { elsewhere } = await ask(
         own.reverse().sort((a, b) => a.created_at - b.created_at),
         this.context,
         { signal: gone.signal },
       )
-      if (id === this.id) this.questions()
+      if (id !== this.id) return
+      if (elsewhere.length) clear(this.trouble, banner(elsewhere.join(' '), '', true))
+      this.questions()
     } catch (error) {
       this.fail(error)
     } finally {

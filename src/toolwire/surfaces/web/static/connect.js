@@ -129,9 +129,7 @@ function step({ label, value, code, language, note }) {
 }
 
 function copied(value, label) {
-  const button = copyButton(value)
-  button.setAttribute('aria-label', label)
-  return h('div', { class: 'copied' }, h('code', null, value), button)
+  return h('div', { class: 'copied' }, h('code', null, value), copyButton(value, 'Copy', label))
 }
 
 function outcome({ ok, model, steps }) {

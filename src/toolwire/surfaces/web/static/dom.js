@@ -88,6 +88,7 @@ const ICONS = {
   sun: 'M12 8a4 4 0 1 0 0 8a4 4 0 1 0 0-8 M12 2.5v2 M12 19.5v2 M2.5 12h2 M19.5 12h2 M5.3 5.3l1.4 1.4 M17.3 17.3l1.4 1.4 M5.3 18.7l1.4-1.4 M17.3 6.7l1.4-1.4',
   moon: 'M19.5 14.5A8 8 0 0 1 9.5 4.5a8 8 0 1 0 10 10z',
   plus: 'M12 5v14 M5 12h14',
+  minus: 'M5 12h14',
   close: 'M6 6l12 12 M18 6L6 18',
   check: 'M5 12.5l4.5 4.5L19 7.5',
   copy: 'M9 9h11v11H9z M15 9V4H4v11h5',
@@ -130,10 +131,10 @@ export function icon(name, size = 18) {
 
 // --- controls that every page has ----------------------------------------------------------------------------------------------------------------
 
-/** A button that copies. `words` is a text or a function that gives one. */
-export function copyButton(words, label = 'Copy') {
+/** A button that copies. `words` is a text or a function that gives one; `name` is for those who hear it, where more than the label is needed. */
+export function copyButton(words, label = 'Copy', name = label) {
   const said = h('span', { class: 'copy-label' }, label)
-  const button = h('button', { type: 'button', class: 'button quiet small copy', 'aria-label': label }, icon('copy', 15), said)
+  const button = h('button', { type: 'button', class: 'button quiet small copy', 'aria-label': name }, icon('copy', 15), said)
   let timer = 0
   button.addEventListener('click', async () => {
     const ok = await copy(typeof words === 'function' ? words() : words)
@@ -143,7 +144,7 @@ export function copyButton(words, label = 'Copy') {
     clearTimeout(timer)
     timer = setTimeout(() => {
       text(said, label)
-      button.setAttribute('aria-label', label)
+      button.setAttribute('aria-label', name)
       button.classList.remove('did')
     }, 1600)
   })

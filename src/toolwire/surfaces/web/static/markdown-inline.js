@@ -69,6 +69,7 @@ class Inline {
     this.open = [{ kind: 'root', mark: '', nodes: [] }]
     this.ticks = null
     this.whole = true
+    this.lastClosing = source.lastIndexOf(')') // behind it no link ends
   }
 
   run(unfinished) {
@@ -246,7 +247,7 @@ class Inline {
     while (place > 0 && this.open[place].kind !== 'link' && this.open[place].kind !== 'image') place -= 1
     if (place === 0) return false
     this.flush()
-    const found = this.source[this.at + 1] === '(' ? destination(this.source, this.at + 2) : null
+    const found = this.source[this.at + 1] === '(' && this.at < this.lastClosing ? destination(this.source, this.at + 2) : null
     const href = found && target(found.address)
     while (this.open.length - 1 > place) this.flatten()
     if (!href) {

@@ -29,6 +29,7 @@ export class Question {
     this.id = `question-${(count += 1)}`
     this.open = true
     this.shown = approval.shown
+    this.fate = '' // what became of it, when that was not decided here
     this.edited = null // arguments, when they were changed
     this.seen = ''
     this.ready = true
@@ -77,14 +78,9 @@ export class Question {
       h('div', { class: 'row between' }, h('h4', null, 'Arguments'), this.restore),
       this.arguments.node,
     )
-    this.body.append(
-      ...[
-        share ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given) : given,
-        this.preview,
-        this.note(),
-        this.remember(),
-      ].filter(Boolean),
-    )
+    const asked = share ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given) : given
+    const order = one.shown.diff ? [this.preview, asked] : [asked, this.preview] // of a change, what it changes comes first
+    this.body.append(...[...order, this.note(), this.remember()].filter(Boolean))
     this.node = h('section', { class: 'question', 'aria-labelledby': `${this.id}-title` }, choice, head, this.said, this.body)
     this.drawPreview((touched) => this.first(touched))
   }
@@ -141,7 +137,7 @@ export class Question {
     this.picks = null
     const parts = []
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
-    if (shown.touched.length) {
+    if (shown.touched.length && !shown.diff) {
       const legend = !shown.pick ? 'Files' : approval.stage === 'share' ? 'Select results to share:' : 'Select files to share:'
       this.picks = new Picks(shown, { legend, chosen, model: approval.model })
       parts.push(this.picks.node)
@@ -227,15 +223,17 @@ export class Question {
     clearTimeout(this.timer)
     this.asking?.abort()
     if (here) return
-    const by = approval?.decided_by ? ` by ${visible(approval.decided_by)}` : ''
+    const by = approval?.decided_by ? ` (${visible(approval.decided_by)})` : ''
     const words = {
       approved: `Approved elsewhere${by}.`,
       denied: `Denied elsewhere${by}.`,
       expired: 'Expired: nobody decided in time. It did not run.',
     }
+    const fate = words[approval?.status] ?? 'This question is gone.'
+    this.fate = `${visible(this.approval.title || this.approval.tool)}: ${fate}`
     this.node.classList.add('over')
     this.body.inert = true
     this.run.disabled = true
-    clear(this.said, h('p', { class: 'badge warn' }, words[approval?.status] ?? 'This question is gone.'))
+    clear(this.said, h('p', { class: 'badge warn' }, fate))
   }
 }

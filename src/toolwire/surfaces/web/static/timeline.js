@@ -28,7 +28,7 @@ export function timeline(turn, sources, onrow) {
     h(
       'button',
       { type: 'button', class: 'button quiet small square', 'aria-label': label, title: label, onclick: fn },
-      name === 'minus' ? '−' : icon(name, 15),
+      icon(name, 15),
     )
   const whole = h('button', { type: 'button', class: 'button quiet small', hidden: true, onclick: () => zoom(0, end()) }, 'Whole turn')
   const earlier = tool('left', 'Earlier', () => pan(-0.5))

@@ -1,0 +1,138 @@
+"""What a person sees when the server falls over, goes away, or forgets them; in a real Chromium."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.xdist_group("web-chat")
+
+GONE = ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE"]
+WRITE = 'call note_write {"filePath": "Cup.md", "content": "One cup."}\n---\nsay Told: {result}'
+
+
+def send(page: Page, words: str) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    box.fill(words)
+    box.press("Enter")
+
+
+def answer(page: Page, place: int = -1) -> Locator:
+    return page.get_by_role("article", name=re.compile("^Answer of")).nth(place)
+
+
+def warned(page: Page) -> Locator:
+    return page.get_by_role("status").filter(has_text="Server gone, trying again… What you have written is kept.")
+
+
+def back(page: Page) -> None:
+    """The page found the server by itself."""
+    expect(warned(page)).to_have_count(0, timeout=15_000)
+    expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+
+
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_no_draft(site: Any, browse: Any) -> None:
+    here = site(models={"m": {"script": "say I begin\nhang"}, "n": {"script": "say Asked: {user}"}})
+    browsing = browse(here)
+    browsing.expected += GONE
+    page = browsing.tab()
+    send(page, "First?")
+    expect(answer(page)).to_contain_text("I begin")
+    box = page.get_by_role("textbox", name="Message")
+    box.fill("My next thought")
+    here.kill()
+    expect(warned(page)).to_be_visible()
+    expect(box).to_have_value("My next thought")
+    expect(answer(page)).to_contain_text("I begin")  # what was read stays to be read
+    here.start()
+    back(page)
+    expect(page.get_by_role("article", name="You")).to_contain_text("First?")
+    expect(answer(page)).to_contain_text("the server ended")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(box).to_have_value("My next thought")
+    page.get_by_role("button", name=re.compile("^Model:")).click()
+    page.get_by_role("option", name=re.compile("^n")).click()
+    page.get_by_role("button", name="Retry").click()  # the question was not lost either
+    expect(answer(page)).to_contain_text("Asked: First?")
+    box.press("Enter")
+    expect(answer(page)).to_contain_text("Asked: My next thought")
+    expect(box).to_have_value("")
+
+
+def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_more(site: Any, browse: Any) -> None:
+    here = site(models={"m": {"script": WRITE}})
+    browsing = browse(here)
+    browsing.expected += GONE
+    page = browsing.tab()
+    send(page, "Write it down.")
+    dialog = page.get_by_role("dialog", name="Tool Approval Request")
+    expect(dialog).to_be_visible()
+    here.kill()
+    dialog.get_by_role("button", name="Approve and Execute").click()
+    expect(dialog.get_by_role("alert")).to_have_count(1)
+    expect(dialog.get_by_role("alert")).to_contain_text("The server does not answer.")
+    here.start()
+    expect(dialog).to_have_count(0, timeout=15_000)
+    back(page)
+    expect(page.get_by_role("status").filter(has_text="Expired: nobody decided in time. It did not run.")).to_be_visible()
+    expect(page.get_by_role("region", name="Tool call: Write a note")).to_contain_text("stopped")
+    expect(answer(page)).to_contain_text("the server ended")
+    expect(page).not_to_have_title(re.compile(r"^\(\d"))  # nothing waits any more
+    listed = [page.request.get(f"{here.url}/ui/api/approvals?status={status}").json()["approvals"] for status in ("pending", "decided", "expired")]
+    assert [len(one) for one in listed] == [0, 0, 1]
+    assert not (here.vault / "Cup.md").exists()
+    page.get_by_role("button", name="Retry").click()  # asked anew, it can be
+    dialog.get_by_role("button", name="Approve and Execute").click()
+    expect(answer(page)).to_contain_text('"created": true')
+    assert (here.vault / "Cup.md").read_text() == "One cup."
+
+
+def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site: Any, browse: Any) -> None:
+    here = site(models={"m": {"script": "say Asked: {user}"}})
+    browsing = browse(here)
+    browsing.expected += GONE
+    page = browsing.tab()
+    send(page, "First?")
+    expect(answer(page)).to_contain_text("Asked: First?")
+    here.kill()
+    expect(warned(page)).to_be_visible()
+    send(page, "Second?")
+    trouble = page.get_by_role("alert")
+    expect(trouble).to_have_text(re.compile("^The server does not answer. Your message is kept; send it again when the server is back."))
+    box = page.get_by_role("textbox", name="Message")
+    expect(box).to_have_value("Second?")
+    box.press("Enter")
+    expect(trouble).to_have_count(1)
+    expect(answer(page)).to_contain_text("Asked: First?")
+    expect(page.get_by_role("article", name="You")).to_have_count(1)
+    here.start()
+    page.get_by_role("button", name="Try now").click()
+    back(page)
+    expect(box).to_have_value("Second?")
+    box.press("Enter")
+    expect(answer(page)).to_contain_text("Asked: Second?")
+    expect(trouble).to_have_count(0)
+    expect(page.get_by_role("article", name="You")).to_have_count(2)
+
+
+def test_a_session_that_ended_in_another_tab_leaves_the_sign_in_page_and_the_draft(site: Any, browse: Any) -> None:
+    here = site(models={"m": {"script": "say Asked: {user}\nhang"}}, server={"admin_keys": ["an-admin-key-of-some-length"]})
+    browsing = browse(here)
+    browsing.expected.append("401")
+    page = browsing.tab()
+    send(page, "Secret?")
+    expect(answer(page)).to_contain_text("Asked: Secret?")
+    page.get_by_role("textbox", name="Message").fill("A thought")
+    other = browsing.tab("/ui/settings")
+    other.get_by_role("button", name="Sign out").click()
+    other.get_by_role("dialog").get_by_role("button", name="Sign out").click()
+    expect(other.get_by_role("heading", name="Sign in to Toolwire")).to_be_visible()
+    expect(page.get_by_role("heading", name="Sign in to Toolwire")).to_be_visible()  # at once, without a touch
+    assert "Secret" not in page.content()
+    page.get_by_label("Admin key").fill("an-admin-key-of-some-length")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("A thought")
+    expect(answer(page)).to_contain_text("Asked: Secret?")
