@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "web")]
 
 from conftest import CHROMIUM, QUIET, Site  # noqa: E402
-
 from toolwire.gateway.segments import Segments, TurnRecord  # noqa: E402
 from toolwire.gateway.store import Store  # noqa: E402
 from toolwire.tools.approvals import LIFETIME_S, Approvals, token_of  # noqa: E402
@@ -43,13 +42,32 @@ WAIT_S = 20.0
 # --- what the server has -------------------------------------------------------------------------------------------------------------------------
 
 NOTES = {
-    "Projects/Greenhouse/Plan.md": "---\ntags: [project, garden]\nstatus: active\n---\n# Greenhouse\n\nA lean-to of 2.4 m on the south wall.\n\n"
-    "## Budget\n\n- Glass: 640\n- Timber: 310\n- Foundation: 180\n\n## Open\n\n- [ ] Order the glass before March\n- [ ] Ask Jonas about the foundation\n"
-    "- [x] Measure the wall\n\nSee [[Glazing offers]].\n",
-    "Projects/Greenhouse/Glazing offers.md": "# Glazing offers\n\nTwo offers for toughened glass, 4 mm.\n\n- Halden: 690, three weeks\n- Brandt: 612, five weeks\n",
+    "Projects/Greenhouse/Plan.md": """---
+tags: [project, garden]
+status: active
+---
+# Greenhouse
+
+A lean-to of 2.4 m on the south wall.
+
+## Budget
+
+- Glass: 640
+- Timber: 310
+- Foundation: 180
+
+## Open
+
+- [ ] Order the glass before March
+- [ ] Ask Jonas about the foundation
+- [x] Measure the wall
+
+See [[Glazing offers]].
+""",
+    "Projects/Greenhouse/Glazing offers.md": "# Glazing offers\n\nFor toughened glass.\n\n- Halden: 690, three weeks\n- Brandt: 612, five weeks\n",
     "Projects/Greenhouse/Foundation.md": "# Foundation\n\nStrip foundation, 30 cm deep. Jonas has the mixer in April.\n",
     "Projects/Reading list.md": "# Reading list\n\n- [ ] The Death and Life of Great American Cities\n- [x] The Timeless Way of Building\n",
-    "Garden/Tomatoes.md": "---\ntags: [garden]\n---\n# Tomatoes\n\nSow in the greenhouse in late February. Needs 18 degrees to germinate.\n",
+    "Garden/Tomatoes.md": "# Tomatoes\n\nSow in the greenhouse in late February. Needs 18 degrees to germinate.\n",
     "Garden/Watering.md": "# Watering\n\nThe greenhouse wants water every second day in May, daily in July.\n",
     "Journal/2026-11-12.md": "# Thursday\n\nWalked along the river. Called Halden about the greenhouse glass.\n",
     "Journal/2026-11-13.md": "# Friday\n\nJonas can lend the mixer in April.\n",
@@ -79,33 +97,40 @@ print(sum(budget.values()))  # 1102, of 1130
 
 The plan itself stands in [[Projects/Greenhouse/Plan]]."""
 
+
+def paced(word: str, text: str, pieces: int, pause: int) -> str:
+    """Steps of a script that write a text in so many pieces, with milliseconds between them."""
+    size = -(-len(text) // pieces)
+    return "".join(f"pause {pause}ms\n{word} {json.dumps(text[at : at + size])}\n" for at in range(0, len(text), size))
+
+
+PLAN, GLASS = "Projects/Greenhouse/Plan.md", "Projects/Greenhouse/Glazing offers.md"
 SEARCH = 'call vault_search {"query": "greenhouse", "limit": 10}'
-READ = (
-    'call file_read {"filePaths": ["Projects/Greenhouse/Plan.md", "Projects/Greenhouse/Glazing offers.md", "Journal/2026-11-13.md", '
-    '"Projects/Greenhouse/Permit.md"]}'
+READ = f"call file_read {json.dumps({'filePaths': [PLAN, GLASS, 'Journal/2026-11-13.md', 'Projects/Greenhouse/Permit.md']})}"
+PRICE = {"oldText": "- Glass: 640", "newText": "- Glass: 612 (Brandt)"}
+DATE = {"oldText": "- [ ] Order the glass before March", "newText": "- [ ] Order the glass at Brandt by 22 January\n- [ ] Clear the south wall"}
+EDIT = f"call note_edit {json.dumps({'filePath': PLAN, 'edits': [PRICE, DATE]})}"
+NEW = "# Monday\n\nDecided for the glass of Brandt.\n"
+WRITE = f"call note_write {json.dumps({'filePath': 'Journal/2026-11-16.md', 'content': NEW})}"
+THOUGHT = "The person asks about a project. I should look into the vault first."
+LOOKS = (
+    paced("think", THOUGHT, 6, 12)
+    + paced("say", "Let me look through your notes.", 4, 15)
+    + f"pause 20ms\nchunk 7\n{SEARCH}\nusage 812 64\n---\npause 60ms\n"
+    + paced("raw", ANSWER, 24, 6)
+    + "usage 1460 231\n"
 )
-EDIT = (
-    'call note_edit {"filePath": "Projects/Greenhouse/Plan.md", "edits": [{"oldText": "- Glass: 640", "newText": "- Glass: 612 (Brandt)"}, '
-    '{"oldText": "- [ ] Order the glass before March", "newText": "- [ ] Order the glass at Brandt by 22 January\\n- [ ] Clear the south wall"}]}'
-)
-WRITE = 'call note_write {"filePath": "Journal/2026-11-16.md", "content": "# Monday\\n\\nDecided for the glass of Brandt.\\n"}'
 MODELS: dict[str, dict[str, Any]] = {
-    "qwen3-8b": {
-        "tools": "emulated",
-        "script": f"chunk 6\npause 120ms\nthink The person asks about a project. I should look into the vault first.\n"
-        f"say Let me look through your notes.\n{SEARCH}\nusage 812 64\n---\nchunk 7\npause 60ms\nraw {json.dumps(ANSWER)}\nusage 1460 231\n",
-    },
+    "qwen3-8b": {"tools": "emulated", "script": f"pause 90ms\n{LOOKS}"},
     "llama-3.1-8b": {
-        "script": f"think Four notes seem to matter.\nsay I would like to read these notes.\n{READ}\n---\nsay The plan needs two things.\n"
+        "script": f"think Four notes seem to matter.\nsay I would like to read these notes.\n{READ}\n---\nsay The plan needs two things."
     },
-    "gemma-3-4b": {
-        "tools": "constrained",
-        "script": f"say I will note the new price.\n{EDIT}\n---\nsay Done: the plan has the new price and date.\n",
-    },
-    "codex": {"tools": "parked", "script": f"say First the plan, then today's note.\n{READ}\n{WRITE}\n---\nsay Both are done.\n"},
-    "mistral-small": {"script": "chunk 5\npause 40ms\nsay Green tea wants eighty degrees and two minutes.\nusage 38 11\n"},
-    "phi-4-mini": {"tools": "emulated", "script": "fail rate_limit The upstream is busy: 429 Too Many Requests, try again in 20 s.\n"},
+    "gemma-3-4b": {"tools": "constrained", "script": f"say I will note the new price.\n{EDIT}\n---\nsay Done: the plan has the new price."},
+    "codex": {"tools": "parked", "script": f"say First the plan, then today's note.\n{READ}\n{WRITE}\n---\nsay Both are done."},
+    "mistral-small": {"script": "chunk 5\npause 40ms\nsay Green tea wants eighty degrees and two minutes.\nusage 38 11"},
+    "phi-4-mini": {"tools": "emulated", "script": "fail rate_limit The upstream is busy: 429 Too Many Requests, try again in 20 s."},
 }
+TOOLS = ("vault_search", "file_read", "note_edit", "vault_tasks", "get_weather")
 
 
 def history(folder: Path) -> None:
@@ -118,9 +143,7 @@ def history(folder: Path) -> None:
             continue
         model, strategy, typical = chance.choices(usual, (6, 5, 3, 2))[0]
         first = typical * chance.lognormvariate(0, 0.35)
-        called = tuple(
-            chance.sample(("vault_search", "file_read", "note_edit", "vault_tasks", "get_weather"), chance.choices((0, 1, 2), (5, 6, 1))[0])
-        )
+        called = tuple(chance.sample(TOOLS, chance.choices((0, 1, 2), (5, 6, 1))[0]))
         failed = chance.random() < 0.035
         records.append(
             TurnRecord(
@@ -150,34 +173,15 @@ async def elsewhere(folder: Path, vault: str) -> None:
     """Questions that were asked outside of these pages: by an MCP client, and in a terminal."""
     store = Store(f"sqlite:///{folder}/toolwire.db")
     now = time.time()
-    asked = (
-        (
-            80,
-            "mcp",
-            "claude-desktop",
-            "file_read",
-            {"filePaths": ["Garden/Tomatoes.md"]},
-            Preview((Touched("Garden/Tomatoes.md", "Garden/Tomatoes.md", 96),), pick=True),
-        ),
+    tomatoes = Preview((Touched("Garden/Tomatoes.md", "Garden/Tomatoes.md", 84),), pick=True)
+    asked: tuple[tuple[int, str, str, str, dict[str, Any], Preview], ...] = (
+        (80, "mcp", "claude-desktop", "file_read", {"filePaths": ["Garden/Tomatoes.md"]}, tomatoes),
         (212, "chat", "qwen3-8b", "vault_tasks", {"folder": "Projects", "status": "open"}, Preview(summary="the text of open tasks, in Projects")),
     )
     made = []
     for place, (since, surface, model, tool, arguments, shown) in enumerate(asked):
-        one = Approval(
-            f"appr_{place:024x}",
-            now - since,
-            now - since + LIFETIME_S,
-            "",
-            f"{surface}-1",
-            surface,
-            model,
-            tool,
-            "run",
-            arguments,
-            shown,
-            "",
-            vault=vault,
-        )
+        when, who = (now - since, now - since + LIFETIME_S), ("", f"{surface}-1", surface, model)
+        one = Approval(f"appr_{place:024x}", *when, *who, tool, "run", arguments, shown, "", vault=vault)
         made.append(replace(one, token=token_of(one, "scene")))
     await Approvals(store).records.add(made)
     await store.close()
@@ -218,19 +222,18 @@ class Stage:
 
     def asked(self, id: str, stage: str = "run") -> list[dict[str, Any]]:
         """The questions of a conversation, once there are some."""
-        look = lambda: [
-            one for one in self.call("GET", "/approvals?status=pending&limit=200")["approvals"] if one["session"] == id and one["stage"] == stage
-        ]  # noqa: E731
+
+        def look() -> list[dict[str, Any]]:
+            waiting = self.call("GET", "/approvals?status=pending&limit=200")["approvals"]
+            return [one for one in waiting if one["session"] == id and one["stage"] == stage]
+
         found: list[dict[str, Any]] = self.until(look)
         return found
 
     def decide(self, id: str, stage: str = "run", approved: bool = True, **more: Any) -> None:
         for one in self.asked(id, stage):
-            picked = (
-                {"picked": [touched["key"] for touched in one["shown"]["touched"] if not touched["missing"]]}
-                if approved and one["shown"]["pick"]
-                else {}
-            )
+            there = [touched["key"] for touched in one["shown"]["touched"] if not touched["missing"]]
+            picked = {"picked": there} if approved and one["shown"]["pick"] else {}
             self.call("POST", f"/approvals/{one['id']}/decision", {"token": one["token"], "approved": approved, **picked, **more})
 
     def ended(self, id: str) -> str:
@@ -241,11 +244,10 @@ class Stage:
         self.page.goto(self.site.url + path)
         return self.page
 
-    def dialog(self, conversation: str) -> Page:
+    def dialog(self, conversation: str) -> None:
         page = self.go(f"/ui/chat/{self.ids[conversation]}")
         expect(page.get_by_role("dialog")).to_be_visible()
         page.wait_for_function("() => document.querySelector('dialog .button.primary').getAttribute('aria-disabled') === 'false'")
-        return page
 
     def turn(self, model: str, calls: bool) -> str:
         turns = self.call("GET", f"/turns?model={model}&limit=50")["turns"]
@@ -290,9 +292,8 @@ def signin(stage: Stage) -> None:
     cookies = context.cookies()
     context.clear_cookies()
     expect(stage.go("/").get_by_role("heading", name="Sign in")).to_be_visible()
-    context.add_cookies(
-        [{"name": one["name"], "value": one["value"], "url": stage.site.url, "httpOnly": True, "sameSite": "Strict"} for one in cookies]
-    )
+    for one in cookies:
+        context.add_cookies([{"name": one["name"], "value": one["value"], "url": stage.site.url, "httpOnly": True, "sameSite": "Strict"}])
 
 
 def chat_empty(stage: Stage) -> None:
@@ -304,7 +305,10 @@ def chat(stage: Stage) -> None:
     page = stage.go(f"/ui/chat/{stage.ids['answer']}")
     expect(page.get_by_text("order by 22 January")).to_be_attached()
     page.get_by_text("Thoughts").first.click()
-    page.get_by_role("region", name="Conversation").evaluate("node => { node.scrollTop = 0 }")
+
+
+def top(stage: Stage) -> None:
+    stage.page.get_by_role("region", name="Conversation").evaluate("node => { node.scrollTop = 0 }")
 
 
 def chat_end(stage: Stage) -> None:
@@ -356,7 +360,10 @@ def connect_test(stage: Stage) -> None:
     page = stage.go("/ui/connect?client=codex")
     page.get_by_role("button", name="Test the round trip").click()
     expect(page.get_by_role("button", name="Test again")).to_be_visible()
-    page.get_by_role("region", name="Test of").scroll_into_view_if_needed()
+
+
+def tester(stage: Stage) -> None:
+    stage.page.get_by_role("region", name="Test of").evaluate("node => node.scrollIntoView({block: 'end'})")
 
 
 def wire(stage: Stage) -> None:
@@ -376,38 +383,43 @@ def turn(tab: str, model: str = "qwen3-8b", calls: bool = True) -> Callable[[Sta
     return scene
 
 
+def below(stage: Stage) -> None:
+    """The tabs at the top: what stands in them is the scene."""
+    stage.page.get_by_role("tablist").evaluate("node => node.scrollIntoView({block: 'start'})")
+
+
+def nothing(stage: Stage) -> None: ...
+
+
 @dataclass(frozen=True)
 class Scene:
+    """`look` is done again whenever the window has another size; `after` when the scene is over."""
+
     name: str
     act: Callable[[Stage], None]
-    after: Callable[[Stage], None] = lambda stage: None
+    look: Callable[[Stage], None] = nothing
+    after: Callable[[Stage], None] = nothing
 
 
 SCENES = (
     Scene("signin", signin),
     Scene("chat-empty", chat_empty),
-    Scene("chat", chat),
+    Scene("chat", chat, top),
     Scene("chat-end", chat_end),
     Scene("models", picker),
-    Scene("approve-read", lambda stage: stage.dialog("read") and None),
-    Scene("approve-search", lambda stage: stage.dialog("search") and None),
-    Scene("approve-edit", lambda stage: stage.dialog("edit") and None),
-    Scene("approve-two", lambda stage: stage.dialog("two") and None),
+    *(Scene(f"approve-{name}", lambda stage, name=name: stage.dialog(name)) for name in ("read", "search", "edit", "two")),
     Scene("inbox", inbox("pending", "left")),
     Scene("inbox-decided", inbox("decided", "approved", unfold=True)),
     Scene("inbox-expired", inbox("expired", "expired")),
     Scene("inbox-grants", inbox("grants", "One conversation")),
     Scene("inbox-audit", inbox("audit", "newest first")),
     Scene("settings", settings),
-    Scene("settings-confirm", settings_confirm, settings_again),
+    Scene("settings-confirm", settings_confirm, after=settings_again),
     Scene("connect", connect),
-    Scene("connect-test", connect_test),
+    Scene("connect-test", connect_test, tester),
     Scene("wire", wire),
     Scene("turn", turn("overview")),
-    Scene("turn-request", turn("request")),
-    Scene("turn-events", turn("events")),
-    Scene("turn-wire", turn("wire")),
-    Scene("turn-sides", turn("sides")),
+    *(Scene(f"turn-{tab}", turn(tab), below) for tab in ("request", "frames", "events", "wire", "sides")),
 )
 
 
@@ -500,6 +512,7 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
         for width, theme in looks:
             stage.page.set_viewport_size({"width": width, "height": SIZES[width]})
             stage.page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
+            scene.look(stage)
             stage.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             taken = stage.page.screenshot(animations="disabled", caret="hide")
             content = small(easel.evaluate(QUANTISE, base64.b64encode(taken).decode()))

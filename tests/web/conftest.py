@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = [
@@ -36,6 +36,8 @@ QUIET = [
 ]
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 READY_S = 30.0
+
+expect.set_options(timeout=20_000)  # the machine may be busy
 
 
 def missing(what: str) -> None:
@@ -193,7 +195,7 @@ def browse(chromium: Browser) -> Iterator[Browse]:
 
     def open_profile(site: Site, width: int = 1280, height: int = 800, theme: Any = "light", sign_in: bool = True) -> Browsing:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(20_000)
         browsing = Browsing(context, site)
         opened.append(browsing)
         if sign_in:

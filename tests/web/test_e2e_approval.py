@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import APIResponse, Locator, Page, Route, expect
 
 pytestmark = pytest.mark.xdist_group("web-chat")
 
@@ -369,6 +369,32 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
     button(asked(page), "Cancel").click()  # and the other way round
     gone(other)
     told(other, "User cancelled tool execution")
+
+
+def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": f"say Hello.\n---\n{READ}"}})).tab()
+    send(page, "Hello?")
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route("**/ui/api/approvals?status=pending&limit=200", hold)
+    page.reload()
+    expect(answer(page)).to_contain_text("Hello.")
+    page.evaluate("window.heard = 0; new EventSource('/ui/api/events').addEventListener('approvals', () => { window.heard += 1 })")
+    send(page)
+    expect(page).to_have_title(re.compile(r"^\(1\)"))
+    page.wait_for_function("window.heard >= 2")  # whoever asks tells, and so does whoever watches the store: no further news will come
+    route, nothing = held[0]
+    assert nothing.json()["pending"] == 0
+    route.fulfill(response=nothing)
+    approve(asked(page))
+    told(page, "Green tea wants 80 degrees.")
 
 
 def test_a_shell_decides_while_the_dialog_is_open(site: Any, browse: Any) -> None:

@@ -50,7 +50,7 @@ def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_
             assert text in panel.locator("code").nth(place).inner_text()
             page.evaluate("navigator.clipboard.writeText('')")
             buttons.nth(place).click()
-            page.wait_for_function("navigator.clipboard.readText()")
+            expect(buttons.nth(place)).to_have_accessible_name("Copied")
             assert page.evaluate("navigator.clipboard.readText()") == text
     assert f"client={told['clients'][-1]['id']}" in page.url
     expect(page.get_by_role("button", name="Copy the address")).to_be_visible()  # its name came back
@@ -84,7 +84,9 @@ def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: 
 
 
 def test_a_model_that_does_not_call_or_fails_is_said_to_be_just_that(site: Any, browse: Any) -> None:
-    here = site({"mute": {"script": "say I would rather not.", "tools": "emulated"}, "gone": {"script": "fail backend_unavailable Nobody is at home."}})
+    here = site(
+        {"mute": {"script": "say I would rather not.", "tools": "emulated"}, "gone": {"script": "fail backend_unavailable Nobody is at home."}}
+    )
     page = browse(here).tab("/ui/connect?client=curl")
     page.get_by_label("Model").select_option("mute")
     expect(page.get_by_role("tabpanel")).to_contain_text('"model": "mute"')

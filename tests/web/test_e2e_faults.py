@@ -35,10 +35,12 @@ def back(page: Page) -> None:
 
 
 def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_no_draft(site: Any, browse: Any) -> None:
-    here = site(models={"m": {"script": "say I begin\nhang"}, "n": {"script": "say Asked: {user}"}})
+    here = site(models={"m": {"script": "say Hello.\n---\nsay I begin\nhang"}, "n": {"script": "say I know of nothing.\n---\nsay Asked: {user}"}})
     browsing = browse(here)
     browsing.expected += GONE
     page = browsing.tab()
+    send(page, "Hello?")
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
     send(page, "First?")
     expect(answer(page)).to_contain_text("I begin")
     box = page.get_by_role("textbox", name="Message")
@@ -49,13 +51,13 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_
     expect(answer(page)).to_contain_text("I begin")  # what was read stays to be read
     here.start()
     back(page)
-    expect(page.get_by_role("article", name="You")).to_contain_text("First?")
+    expect(page.get_by_role("article", name="You")).to_have_count(2)
     expect(answer(page)).to_contain_text("the server ended")
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     expect(box).to_have_value("My next thought")
     page.get_by_role("button", name=re.compile("^Model:")).click()
     page.get_by_role("option", name=re.compile("^n")).click()
-    page.get_by_role("button", name="Retry").click()  # the question was not lost either
+    page.get_by_role("button", name="Retry").click()  # the question was not lost either, nor what stands before it
     expect(answer(page)).to_contain_text("Asked: First?")
     box.press("Enter")
     expect(answer(page)).to_contain_text("Asked: My next thought")

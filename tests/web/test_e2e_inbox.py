@@ -104,6 +104,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     chat.keyboard.press("Enter")
     expect(chat.get_by_role("dialog")).to_be_visible()
     expect(case(page, "Web chat")).to_contain_text("Read notes")
+    page.bring_to_front()
     other = ask(here)
     expect(case(page, "MCP")).to_contain_text("claude")
     expect(case(page, "MCP")).to_contain_text("Tea.md, Milk.md")
@@ -158,6 +159,7 @@ def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, bro
     browsing = browse(here)
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
     expect(settings.get_by_text("Nothing is remembered: every call asks you.")).to_be_visible()
+    page.bring_to_front()
     first = ask(here)
     case(page, "MCP").get_by_role("button", name="Review").click()
     page.get_by_text("Remember this choice").first.click()
@@ -192,11 +194,11 @@ def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_ex
     browsing = browse(here)
     page = browsing.tab("/ui/inbox?tab=nonsense")
     expect(page.get_by_role("tab", name="Pending")).to_have_attribute("aria-selected", "true")
-    asker = ask(here, lifetime_s=3)
+    asker = ask(here, lifetime_s=5)
     expect(case(page, "claude")).to_be_visible()
     case(page, "claude").get_by_role("button", name="Review").click()
     expect(page.get_by_role("dialog", name="Tool Approval Request")).to_be_visible()
-    expect(page.get_by_role("dialog")).to_have_count(0)  # what is over can not be approved any more
+    expect(page.get_by_role("dialog")).to_have_count(0, timeout=20_000)  # what is over can not be approved any more
     expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
     assert asker.told()["status"] == "expired"
     late = browsing.tab("/ui/inbox?tab=expired")

@@ -74,7 +74,7 @@ def say(page: Page, model: str, words: str) -> None:
 def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any) -> None:
     here = site({id: {"script": f"say Hello from {id}."} for id in ("small/one", "small/two", "large")})
     browsing = browse(here)
-    page, other = browsing.tab("/ui/settings"), browsing.tab("/ui/settings")
+    other, page = browsing.tab("/ui/settings"), browsing.tab("/ui/settings")
     lines = page.get_by_label("One model or pattern a line")
     expect(lines).to_have_value("*")
     models = page.get_by_role("region", name="Models of this server").get_by_role("listitem")

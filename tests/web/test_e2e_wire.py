@@ -10,11 +10,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import FunctionToolParam
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.xdist_group("web-rest")
@@ -30,7 +32,7 @@ MODELS: dict[str, Any] = {
     "refuses": {"script": "fail rate_limit Too many of you."},
     "echoes": {"script": "chunk 5\nsay {user}"},
 }
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY: dict[str, object] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": CITY}}]
 QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
 SECRET, KEY = "sk-proj-abcdefghijklmnop1234567890", "a-server-key-of-some-length"
@@ -87,26 +89,30 @@ def test_turns_of_a_client_appear_while_they_run_and_end_before_ones_eyes(site: 
     assert subprocess.run(["bash", "-c", command], capture_output=True, timeout=20).stdout.endswith(b"data: [DONE]\n\n")
     expect(row(page, "m")).to_have_count(1)
 
-    line = http.client.HTTPConnection("127.0.0.1", here.port, timeout=20)
-    line.request("POST", "/v1/chat/completions", json.dumps({"model": "hangs", "stream": True, "messages": [QUESTION]}))
-    answer = line.getresponse()
-    assert answer.readline()
-    expect(row(page, "hangs")).to_contain_text("running")
     watched = browsing.tab()
-    watched.goto(here.url + row(page, "hangs").get_by_role("link").get_attribute("href"))
-    expect(watched.get_by_role("tab", name="Events 1")).to_be_visible()
-    expect(watched.get_by_text("running").first).to_be_visible()
-    answer.close()
-    line.close()
+    page.bring_to_front()
+    with closing(http.client.HTTPConnection("127.0.0.1", here.port, timeout=20)) as line:
+        line.request("POST", "/v1/chat/completions", json.dumps({"model": "hangs", "stream": True, "messages": [QUESTION]}))
+        with line.getresponse() as answer:
+            assert answer.readline()
+            expect(row(page, "hangs")).to_contain_text("running")
+            page.get_by_role("combobox", name="End").select_option("Running")
+            expect(row(page, "m")).to_have_count(0)
+            expect(row(page, "hangs")).to_have_count(1)
+            page.get_by_role("combobox", name="End").select_option("Any end")
+            expect(row(page, "m")).to_have_count(1)
+            watched.goto(here.url + (row(page, "hangs").get_by_role("link").get_attribute("href") or ""))
+            expect(watched.get_by_role("tab", name="Events 1")).to_be_visible()
+            expect(watched.get_by_text("running", exact=True).first).to_be_visible()
     expect(row(page, "hangs")).to_contain_text("cancelled")
     expect(fact(watched, "Cancelled")).to_have_text("yes, by the client")
 
-    client = openai.OpenAI(base_url=f"{here.url}/v1", api_key="unused")
-    said = client.responses.create(model="native", input="Weather?", tools=[{"type": "function", "name": "get_weather", "parameters": CITY, "strict": False}])
+    tool: FunctionToolParam = {"type": "function", "name": "get_weather", "parameters": CITY, "strict": False}
+    with openai.OpenAI(base_url=f"{here.url}/v1", api_key="unused") as client:
+        said = client.responses.create(model="native", input="Weather?", tools=[tool])
     assert said.output[0].type == "function_call"
     for words in ("native", "Responses", "get_weather", "tool calls"):
         expect(row(page, "native")).to_contain_text(words)
-    client.close()
 
 
 def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients_bytes(site: Any, browse: Any) -> None:
@@ -151,8 +157,8 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     sides = pick(page, "Side by side")
     wrote, got = sides.get_by_role("region", name="What the model wrote"), page.locator("section").filter(has_text="What the client got").last
     expect(wrote).to_contain_text("Let me look.")
-    expect(wrote.get_by_role("mark").filter(has_text="get_weather")).to_contain_text("<tool_call")
-    expect(wrote.get_by_role("mark").filter(has_text="get_weather")).not_to_contain_text("Let me look.")
+    expect(wrote.locator("mark").filter(has_text="get_weather")).to_contain_text("<tool_call")
+    expect(wrote.locator("mark").filter(has_text="get_weather")).not_to_contain_text("Let me look.")
     expect(got).to_contain_text(turn["got"]["calls"][0]["id"])
     expect(got.get_by_role("region", name="Arguments of call 1")).to_have_text(re.compile(r'\{\s*"city": "Paris"\s*\}'))
     wrote.get_by_role("button", name="Call 1, get_weather: show what the client got").click()
@@ -161,11 +167,26 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     expect(page.get_by_role("tab", name="Side by side")).to_have_attribute("aria-selected", "true")
 
 
+def test_of_an_answer_with_several_choices_every_call_is_drawn(site: Any, browse: Any) -> None:
+    here = site(MODELS)
+    assert len(json.loads(ask(here, "native", tools=TOOLS, n=2))["choices"]) == 2
+    page = browse(here).tab("/ui/wire")
+    look(page, "native")
+    drawing = page.get_by_role("region", name="Timeline")
+    expect(drawing.get_by_role("img")).to_have_attribute("aria-label", re.compile(r" 2 calls\.$"))
+    drawing.get_by_text("Timeline as a table").click()
+    calls = drawing.get_by_role("row").filter(has_text="Call 1: get_weather")
+    expect(calls).to_have_count(2)
+    expect(calls.filter(has_text="not ended")).to_have_count(0)
+    expect(pick(page, "Side by side").get_by_role("region", name=re.compile("^Arguments of call"))).to_have_count(2)
+
+
 def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_time_between(site: Any, browse: Any) -> None:
     here = site(MODELS)
     called = json.loads(ask(here, "waits", tools=TOOLS))["choices"][0]["message"]
     browsing = browse(here)
     page = browsing.tab("/ui/wire")
+    page.get_by_role("combobox", name="End").select_option("Parked")
     expect(row(page, "get_weather")).to_contain_text("parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
@@ -244,7 +265,7 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
 
 def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(site: Any, browse: Any, tmp_path: Path) -> None:
     here = site(MODELS, server={"keys": [KEY]})
-    words = f"My keys are {SECRET} and {KEY}; it's \"quoted\" $HOME `id`"
+    words = f"""My keys are {SECRET} and {KEY}; it's "quoted" $HOME `id`"""
     ask(here, "emulated", [{"role": "user", "content": words}], key=KEY, tools=TOOLS, stream=True)
     browsing = browse(here)
     browsing.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=here.url)
@@ -271,7 +292,9 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(si
     for tab in ("Request", "Frames", "Events", "Wire", "Side by side", "Overview"):
         expect(pick(page, tab)).to_be_visible()
         seen += page.content()
-    seen += json.dumps([told(page, f"/turns/{again['id']}{path}") for path in ("", "/frames?kind=frames", "/frames?kind=events", "/frames?kind=wire")])
+    seen += json.dumps(
+        [told(page, f"/turns/{again['id']}{path}") for path in ("", "/frames?kind=frames", "/frames?kind=events", "/frames?kind=wire")]
+    )
     assert SECRET not in seen and KEY not in seen
 
     raw = ask(here, "echoes", [{"role": "user", "content": words}], key=KEY, stream=True)
@@ -315,6 +338,14 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     expect(pick(page, "Side by side")).to_contain_text("Let me look.")
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
+    kept = here.folder / "journal" / "turns" / f"{page.url.rpartition('/')[2].partition('#')[0]}.jsonl"
+    lines = [line.replace("Paris", "Rome") if '"kind":"wire"' in line else line for line in kept.read_text().splitlines(keepends=True)]
+    kept.write_text("".join(lines))  # as if the client had got something else then
+    page.get_by_role("button", name="Replay").click()
+    found = page.get_by_role("region", name="Differences").get_by_role("row").last
+    expect(page.get_by_role("heading", name="Replayed: 1 difference")).to_be_visible()
+    expect(found.locator("mark")).to_have_text(["Rome", "Paris"])
+    expect(found).to_contain_text("arguments")
     files = [path for path in (here.folder / "journal").rglob("*") if path.is_file()]
     assert files and all(path.stat().st_mode & 0o077 == 0 for path in files)
 

@@ -203,7 +203,7 @@ def wrote(recording: Recording) -> str:
         for _, number, events in recording.batches:
             for event in events if number == run else ():
                 if event["type"] == "CallBegin":
-                    out.append(f"{chr(10) if out else ''}[call {event['name']}] ")
+                    out.append(("\n" if out else "") + f"[call {event['name']}] ")
                 elif event["type"] in ("Text", "Refusal", "CallArgs"):
                     out.append(event[SAID[event["type"]]])
     return "".join(out)

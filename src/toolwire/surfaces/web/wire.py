@@ -95,24 +95,13 @@ class WireApi:
         if recording is None:
             nothing = {"request": None, "turn": None, "plan": None, "wrote": "", "got": None, "cut": False}
             return {**told, **nothing, "counts": dict.fromkeys(KINDS, 0)}
-        asked = recording.request
-        return {
-            **told,
-            "request": asked.get("body", asked.get("raw")),
-            "turn": asked.get("turn"),
-            "plan": recording.plans[-1] if recording.plans else None,
-            "wrote": wrote(recording),
-            "got": got(recording),
-            "counts": {kind: len(rows(recording, kind)) for kind in KINDS},
-            "cut": recording.end["cut"],
-            "message": (recording.end.get("failure") or {}).get("message"),
-        }
+        return {**told, **await asyncio.to_thread(described, recording)}
 
     async def frames(self, request: Request) -> dict[str, Any]:
         kind = request.query_params.get("kind", "frames")
         if kind not in KINDS:
             raise ToolwireError("invalid_value", f"'kind' is one of {', '.join(KINDS)}.", param="kind")
-        found = rows(await self._shown(request), kind)
+        found = await asyncio.to_thread(rows, await self._shown(request), kind)
         start, count = number(request, "from", 0, 10**9), number(request, "count", 1000, MOST_ROWS)
         return {"rows": [[ms, label, _shortened(text)] for ms, label, text in found[start : start + count]], "total": len(found)}
 
@@ -195,6 +184,21 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
         until = round(since + later.parked_ms, 3) if later is not None and later.parked_ms is not None else None
         out.append({"from_ms": since, "to_ms": until, "turn": later.id if later is not None else None})
     return out
+
+
+def described(recording: Recording) -> dict[str, Any]:
+    """What a turn was, but for its rows."""
+    asked = recording.request
+    return {
+        "request": asked.get("body", asked.get("raw")),
+        "turn": asked.get("turn"),
+        "plan": recording.plans[-1] if recording.plans else None,
+        "wrote": wrote(recording),
+        "got": got(recording),
+        "counts": {kind: len(rows(recording, kind)) for kind in KINDS},
+        "cut": recording.end["cut"],
+        "message": (recording.end.get("failure") or {}).get("message"),
+    }
 
 
 # --- rows --------------------------------------------------------------------------------------------------------------------------------------

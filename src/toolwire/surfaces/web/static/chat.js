@@ -315,26 +315,31 @@ class Chat {
   /** Asks what waits for a decision in this conversation. */
   async questions() {
     const { id, gone } = this
-    if (!id || asking() || this.looking) return
+    if (!id || asking()) return
+    if (this.looking) {
+      this.unsure = true // what is being fetched may be older than this news
+      return
+    }
     this.looking = true
+    let own = []
     try {
-      const { approvals } = await api.get('/approvals?status=pending&limit=200')
-      const own = approvals.filter((one) => one.session === id && one.surface === 'web')
-      if (id !== this.id || !own.length || asking()) return
-      this.looking = false
-      const { elsewhere } = await ask(
-        own.reverse().sort((a, b) => a.created_at - b.created_at),
-        this.context,
-        { signal: gone.signal },
-      )
-      if (id !== this.id) return
-      if (elsewhere.length) clear(this.trouble, banner(elsewhere.join(' '), '', true))
-      this.questions()
+      do {
+        this.unsure = false
+        const { approvals } = await api.get('/approvals?status=pending&limit=200')
+        own = approvals.filter((one) => one.session === id && one.surface === 'web')
+      } while (this.unsure && !own.length && id === this.id)
     } catch (error) {
       this.fail(error)
     } finally {
       this.looking = false
     }
+    if (id !== this.id) this.questions()
+    if (id !== this.id || !own.length || asking()) return
+    const inOrder = own.reverse().sort((a, b) => a.created_at - b.created_at)
+    const { elsewhere } = await ask(inOrder, this.context, { signal: gone.signal })
+    if (id !== this.id) return
+    if (elsewhere.length) clear(this.trouble, banner(elsewhere.join(' '), '', true))
+    this.questions()
   }
 
   // --- what the person does --------------------------------------------------------------------------------------------------------------------------

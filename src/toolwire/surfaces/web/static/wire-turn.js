@@ -106,6 +106,7 @@ export async function openTurn(main, context, id) {
         buttons(),
       ),
       turn.error ? banner(failureWords(turn), 'bad') : null,
+      turn.cut ? banner('This turn was too large to be kept whole: its rows end early, and it can not be replayed.', 'warn') : null,
       h(
         'dl',
         { class: 'turn-facts' },
@@ -171,7 +172,7 @@ export async function openTurn(main, context, id) {
   // --- tabs ------------------------------------------------------------------------------------------------------------------------------------
 
   function tabbed() {
-    const counted = (kind) => [ROWS[kind].title, h('span', { class: 'tab-count' }, sources[kind].total.toLocaleString())]
+    const counted = (kind) => [ROWS[kind].title, ' ', h('span', { class: 'tab-count' }, sources[kind].total.toLocaleString())]
     const items = [
       { id: 'overview', label: 'Overview' },
       { id: 'request', label: 'Request' },

@@ -1,0 +1,44 @@
+"""Laws of the shell's own files: no text can become markup, nothing is loaded from elsewhere, and each file stays small enough to read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+STATIC = Path(__file__).resolve().parents[3] / "src" / "toolwire" / "surfaces" / "web" / "static"
+SCRIPTS = sorted(STATIC.glob("*.js"))
+FILES = sorted(file for file in STATIC.iterdir() if file.suffix in (".js", ".css", ".html", ".svg"))
+MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|srcdoc|\beval\b|new Function|javascript:")
+ELSEWHERE = re.compile(r"""(?:src|href|url\(|import|from|fetch\()\s*=?\s*['"(]?\s*(?:https?:)?//""")
+MOST_LINES = 410
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: file.name)
+def test_no_script_can_turn_text_into_markup_or_code(file: Path) -> None:
+    code = re.sub(r"(?m)//.*$|/\*.*?\*/", "", file.read_text("utf-8"))
+    assert MARKUP.findall(code) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_file_loads_anything_from_elsewhere(file: Path) -> None:
+    assert ELSEWHERE.findall(file.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_file_can_be_read(file: Path) -> None:
+    lines = file.read_text("utf-8").splitlines()
+    assert len(lines) <= MOST_LINES and max(map(len, lines)) <= 160
+
+
+def test_the_shell_has_no_script_and_no_style_of_its_own() -> None:
+    shell = (STATIC / "index.html").read_text("utf-8")
+    assert re.findall(r"<script[^>]*>", shell) and all(" src=" in tag for tag in re.findall(r"<script[^>]*>", shell))
+    assert "<style" not in shell and " style=" not in shell and not re.search(r"\son\w+=", shell)
+
+
+def test_every_module_that_is_imported_is_there_and_every_one_is_used() -> None:
+    named = {name for file in SCRIPTS for name in re.findall(r"""(?:from|import\(?)\s*['"]\./([\w.-]+)['"]""", file.read_text("utf-8"))}
+    shell = set(re.findall(r"/ui/static/([\w.-]+)", (STATIC / "index.html").read_text("utf-8")))
+    assert named | shell == {file.name for file in FILES} - {"index.html"}

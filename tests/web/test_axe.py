@@ -1,0 +1,182 @@
+"""No page breaks a rule of accessibility that axe-core can find, in any state, in both themes, on a wide screen and on a phone.
+
+The states are the scenes of docs/screenshots.py, and some more that make no picture. TOOLWIRE_AXE_LOOKS=4 looks at every theme on every screen; the
+short version at light on the wide one and dark on the phone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.xdist_group("web-rest")
+
+WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[: int(os.environ.get("TOOLWIRE_AXE_LOOKS", "2"))]
+RUN = """async () => {
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
+  const found = await axe.run(document, {resultTypes: ['violations'], preload: false})
+  return found.violations.map((one) => `${one.id}: ${one.help}: ` + one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join(' | '))
+}"""
+
+
+def loaded() -> Any:
+    """docs/screenshots.py, which is a script and no module of a package."""
+    spec = importlib.util.spec_from_file_location("screenshots", Path(__file__).parents[2] / "docs" / "screenshots.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules["screenshots"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+shots = loaded()
+Act = Callable[[Any], None]
+
+
+def at(path: str, *acts: Callable[[Page], Any]) -> Act:
+    """A page, and what a person does there."""
+
+    def scene(stage: Any) -> None:
+        page = stage.go(path.format(**stage.ids))
+        for act in acts:
+            act(page)
+
+    return scene
+
+
+def press(name: str, role: Any = "button", place: int = 0) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role(role, name=re.compile(name)).nth(place).click()
+
+
+def sees(words: str) -> Callable[[Page], None]:
+    return lambda page: expect(page.get_by_text(words).first).to_be_visible()
+
+
+def asks(page: Page) -> None:
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def hangs(stage: Any) -> None:
+    """An answer that is being written, and the list of conversations, which covers it on a phone."""
+    stage.ids["hangs"] = stage.ask("hangs", "Are you there?")
+    page = stage.go(f"/ui/chat/{stage.ids['hangs']}")
+    expect(page.get_by_text("I am thinking about")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+
+
+def drawer(stage: Any) -> None:
+    toggle = stage.page.get_by_role("button", name="Conversations")
+    if toggle.is_visible() and toggle.get_attribute("aria-expanded") == "false":
+        toggle.click()
+        expect(stage.page.get_by_role("searchbox", name="Search conversations")).to_be_focused()
+
+
+def wrong(page: Page) -> None:
+    page.get_by_role("dialog").get_by_label("filePaths").fill("[")
+    expect(page.get_by_text("do not fit their fields yet")).to_be_visible()
+
+
+def edited(page: Page) -> None:
+    page.get_by_role("dialog").get_by_label("filePaths").fill('["Garden/Tomatoes.md"]')
+    expect(page.get_by_text("This is what the edited call would touch")).to_be_visible()
+
+
+def gone(stage: Any) -> None:
+    expect(stage.go("/ui/inbox").get_by_text("Connected")).to_be_visible()
+    stage.site.kill()
+    expect(stage.page.get_by_text("Server gone, trying again")).to_be_visible()
+
+
+def signed_in_by_a_wrong_key(stage: Any) -> None:
+    shots.signin(stage)
+    field = stage.page.get_by_label("Admin key")
+    field.fill("wrong")
+    field.press("Enter")
+    expect(stage.page.get_by_role("alert")).to_be_visible()
+
+
+def unfolded(page: Page) -> None:
+    """Everything that can be unfolded."""
+    page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true }")
+
+
+STATES = (
+    ("chat-failed", at("/ui/chat/{failed}", sees("Too Many Requests"))),
+    ("chat-denied", at("/ui/chat/{denied}", sees("denied"))),
+    ("chat-unfolded", at("/ui/chat/{answer}", sees("order by"), unfolded)),
+    ("chat-none", at("/ui/chat/none", sees("There is no such conversation"))),
+    ("rename", at("/ui/chat/{answer}", press("^Rename this"), asks)),
+    ("delete", at("/ui/chat/{answer}", press("^Delete this"), asks)),
+    ("models-none", at("/", press("^Model:"), lambda page: page.get_by_label("Search models").fill("nothing like it"), sees("No model fits"))),
+    ("approve-wrong", at("/ui/chat/{read}", asks, wrong)),
+    ("approve-edited", at("/ui/chat/{read}", asks, edited)),
+    ("inbox-deny", at("/ui/inbox", press("^Deny"), asks)),
+    ("inbox-revoke", at("/ui/inbox?tab=grants", press("^Revoke"), asks)),
+    ("settings-unfolded", at("/ui/settings", press("Link for another browser"), sees("It works once"), unfolded)),
+    ("settings-changed", at("/ui/settings", lambda page: page.get_by_label("One model or pattern a line").fill("qwen*"), sees("1 of 7 models"))),
+    ("wire-unfolded", at("/ui/wire?tool=note_write&window=1h", sees("Calls by tool"), unfolded)),
+    ("wire-none", at("/ui/wire?model=nothing", sees("No turn"))),
+    ("turn-none", at("/ui/wire/turn_0", sees("not in the journal"))),
+)
+
+
+@pytest.fixture(scope="module")
+def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server with everything that the scenes show, and a signed-in tab."""
+    shots.MODELS["hangs"] = {"script": "say I am thinking about **this**.\nhang"}
+    site = shots.opened(tmp_path_factory.mktemp("scenes"))
+    try:
+        context = chromium.new_context(viewport=WIDE)  # type: ignore[arg-type]
+        context.set_default_timeout(15_000)
+        yield shots.begin(context.new_page(), site)
+        context.close()
+    finally:
+        site.stop()
+
+
+def check(stage: Any, scene: Any, axe: str) -> None:
+    """Plays a scene, and asks axe-core in every look. It is run by the debugger, which no policy binds: the pages keep theirs."""
+    stage.page.set_viewport_size(WIDE)
+    scene.act(stage)
+    stage.page.evaluate(axe)
+    found = []
+    for size, theme in LOOKS:
+        stage.page.set_viewport_size(size)
+        stage.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        scene.look(stage)
+        found += [f"{size['width']} {theme}: {one}" for one in stage.page.evaluate(RUN)]
+    scene.after(stage)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("scene", shots.SCENES, ids=lambda scene: scene.name)
+def test_axe_finds_no_violation_in_a_scene(stage: Any, axe: str, scene: Any) -> None:
+    check(stage, scene, axe)
+
+
+@pytest.mark.parametrize(("name", "act"), STATES, ids=[name for name, _ in STATES])
+def test_axe_finds_no_violation_in_a_state(stage: Any, axe: str, name: str, act: Act) -> None:
+    check(stage, shots.Scene(name, act), axe)
+
+
+def test_axe_finds_no_violation_with_any_client(stage: Any, axe: str) -> None:
+    clients = [one["id"] for one in stage.call("GET", "/connect")["clients"]]
+    assert len(clients) >= 7
+    for client in clients:
+        check(stage, shots.Scene(client, at(f"/ui/connect?client={client}", sees("Does it work?"))), axe)
+
+
+def test_axe_finds_no_violation_while_a_turn_runs_nor_when_the_server_is_gone(stage: Any, axe: str) -> None:
+    check(stage, shots.Scene("running", hangs, look=drawer), axe)
+    running = stage.call("GET", "/turns?status=running")["turns"]
+    check(stage, shots.Scene("turn-running", at(f"/ui/wire/{running[0]['id']}", sees("Timeline"))), axe)
+    check(stage, shots.Scene("wrong-key", signed_in_by_a_wrong_key), axe)
+    check(stage, shots.Scene("gone", gone), axe)

@@ -1,0 +1,341 @@
+"""Whatever a model, a note, a tool or a person writes stays text: no markup, no script, no request comes of it, on any page."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, Request, expect
+
+pytestmark = pytest.mark.xdist_group("web-rest")
+
+# Each would call xss(), fetch from evil.example, or put an element where none belongs, if anything took it for more than text.
+SCRIPTS = [
+    "<script>xss()</script>",
+    "<ScRiPt src=//evil.example/a.js></sCrIpT>",
+    "<script\x0c type=module>import('//evil.example/m.js')</script >",
+    "<<script>xss();//<</script>",
+    "</script><script>xss()</script>",
+    "<scr<script>ipt>xss()</scr</script>ipt>",
+    "<script>/*</textarea></title></style>*/xss()</script>",
+    "<noscript><p title='</noscript><img src=x onerror=xss()>'>",
+    "<template><script>xss()</script></template>",
+    "<iframe srcdoc='<script>parent.xss()</script>'></iframe>",
+    "<iframe src=javascript:parent.xss()></iframe>",
+    "<object data=javascript:xss()></object>",
+    "<embed src=data:text/html;base64,PHNjcmlwdD54c3MoKTwvc2NyaXB0Pg==>",
+    "<base href=//evil.example/>",
+    "<meta http-equiv=refresh content='0;url=//evil.example/'>",
+    "<link rel=stylesheet href=//evil.example/a.css>",
+    "<form action=//evil.example/><button>go</button></form>",
+    "<form><button formaction=javascript:xss()>go</button></form>",
+]
+HANDLERS = [
+    "<img src=x onerror=xss()>",
+    '<img src="x" onerror="xss()" />',
+    "<img/src/onerror=xss()>",
+    '<img """><script>xss()</script>">',
+    "<body onload=xss()>",
+    "<input autofocus onfocus=xss()>",
+    "<details open ontoggle=xss()>",
+    "<video><source onerror=xss()></video>",
+    "<audio src=x onerror=xss()>",
+    "<marquee onstart=xss()>",
+    "<a href=# onclick=xss()>click</a>",
+    "<div onpointerover=xss() style=position:fixed;inset:0>over</div>",
+    "<x contenteditable onblur=xss()>lose focus</x>",
+    "<button popovertarget=p onbeforetoggle=xss()>p</button><div popover id=p>p</div>",
+    "\" onmouseover=\"xss()\" x=\"",
+    "' autofocus onfocus='xss()' x='",
+    "<img src=x oneonerrorrror=xss()>",
+]
+FOREIGN = [
+    "<svg onload=xss()>",
+    "<svg><script>xss()</script></svg>",
+    "<svg><animate onbegin=xss() attributeName=x dur=1s>",
+    "<svg><a xlink:href=javascript:xss()><text>t</text></a></svg>",
+    "<svg><use href='data:image/svg+xml,<svg id=x onload=xss()></svg>#x'></svg>",
+    "<svg><foreignObject><iframe srcdoc=x></iframe></foreignObject></svg>",
+    "<math><mi xlink:href=javascript:xss()>m</mi></math>",
+    "<math><annotation-xml encoding='text/html'><img src=x onerror=xss()></annotation-xml></math>",
+    "<svg><style><img src=x onerror=xss()></style></svg>",
+]
+STYLES = [
+    "<style>@import '//evil.example/a.css';body{background:url(//evil.example/b)}</style>",
+    "<div style=background:url(javascript:xss())>",
+    "<div style='width:expression(xss())'>",
+    "{{constructor.constructor('xss()')()}}",
+    "${xss()} #{xss()} <%= xss() %>",
+    "}</style><script>xss()</script>",
+]
+LINKS = [
+    "[click](javascript:xss())",
+    "[click](JaVaScRiPt:xss())",
+    "[click](java\tscript:xss())",
+    "[click](&#106;avascript:xss())",
+    "[click](\x01javascript:xss())",
+    "[click](vbscript:xss())",
+    "[click](data:text/html,<script>xss()</script>)",
+    "[click](data:text/html;base64,PHNjcmlwdD54c3MoKTwvc2NyaXB0Pg==)",
+    "[click](file:///etc/passwd)",
+    "[click](blob:null/x)",
+    "[click](</javascript:xss()>)",
+    "[click](//evil.example/x)",
+    "[click](/ui/api/session)",
+    "![picture](javascript:xss())",
+    "![picture](//evil.example/p.png)",
+    "![picture](data:image/svg+xml,<svg/onload=xss()>)",
+    "<javascript:xss()>",
+    "<vbscript:xss()>",
+    "[reference][bad]",
+    "[bad]: javascript:xss()",
+    "[click](javascript:xss()//http://good.example)",
+    "[[javascript:xss()|wiki]]",
+    "[[\"><img src=x onerror=xss()>]]",
+]
+MALFORMED = [
+    "<img src=x onerror=xss()//",
+    "<img src=x:x onerror=xss()\n>",
+    "<a href='jav&#x0A;ascript:xss()'>x</a>",
+    "&lt;script&gt;xss()&lt;/script&gt;",
+    "&#60;img src=x onerror=xss()&#62;",
+    "+ADw-script+AD4-xss()+ADw-/script+AD4-",
+    "\u202e>tpircs/<)(ssx>tpircs<",
+    "\u2066<b>isolate</b>\u2069 \u200bzero",
+    "<img\x00 src=x onerror=xss()>",
+    "\ufeff<script>xss()</script>",
+    "<!--><img src=x onerror=xss()>-->",
+    "<![CDATA[<script>xss()</script>]]>",
+    "<?xml version='1.0'?><x/>",
+    "%3Cscript%3Exss()%3C/script%3E",
+    "\\x3cscript\\x3exss()\\x3c/script\\x3e",
+]
+POLLUTION = [
+    '{"__proto__": {"polluted": "yes"}}',
+    '{"constructor": {"prototype": {"polluted": "yes"}}}',
+    "__proto__[polluted]=yes",
+    "toString",
+    "hasOwnProperty",
+]
+PAYLOADS = [*SCRIPTS, *HANDLERS, *FOREIGN, *STYLES, *LINKS, *MALFORMED, *POLLUTION]
+NESTED = [
+    ">" * 4000 + " deep quote",
+    "[" * 8000 + "](" * 8000,
+    "*" * 9001 + "strong",
+    "<b>" * 5000,
+    "\n".join("  " * depth + "- item" for depth in range(300)),
+    "![" * 3000 + "x" + "](javascript:xss())" * 3000,
+    "`" * 5000 + "code",
+    "| a " * 400 + "|\n" + "|-" * 400 + "|\n" + "| <img src=x onerror=xss()> " * 400 + "|",
+]
+PRINTABLE = [payload for payload in PAYLOADS if payload.isprintable()]
+SHORT = [payload for payload in PRINTABLE if len(payload) < 90][::2][:50]  # a search shows fifty at most
+MODELS = ["<img src=x onerror=xss()>", 'a" onmouseover="xss()" x="', "javascript:xss()", "__proto__", "constructor", "</title><script>xss()</script>", "{{7*7}}"]
+NAMES = [f"{payload.replace('/', '∕')}.md" for payload in SHORT]
+
+WATCH = """() => {
+  window.__news = []
+  window.xss = () => { window.__xss = 'a script ran'; }
+  for (const name of ['alert', 'confirm', 'prompt', 'print']) window[name] = () => { window.__xss = name }
+  document.addEventListener('securitypolicyviolation', (event) => window.__news.push(`policy: ${event.violatedDirective} ${event.blockedURI}`))
+}"""
+# What must not be there. Own forms have no action; own pictures are the icon; SVG is drawn by the pages themselves, but never these parts of it.
+LOOK = """() => {
+  const found = [...window.__news]
+  if (window.__xss) found.push(window.__xss)
+  if ({}.polluted !== undefined || [].polluted !== undefined) found.push('prototype polluted')
+  for (const one of document.querySelectorAll('details')) one.open = true
+  const banned = 'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, form[action], marquee, audio, video, ' +
+    'source, math, foreignObject, animate, set, use, image, svg a, svg script, svg style, [srcdoc], [formaction], [ping], [popover], [contenteditable], ' +
+    'body script, img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b, [data-evil]'
+  for (const one of document.querySelectorAll(banned)) found.push(`element: ${one.outerHTML.slice(0, 120)}`)
+  for (const one of document.querySelectorAll('*')) {
+    for (const { name, value } of one.attributes) {
+      if (name.startsWith('on')) found.push(`handler: ${name} of ${one.tagName}`)
+      if (name === 'style' && /url\\(|expression|import|position/i.test(value)) found.push(`style: ${value}`)
+      if ((name === 'href' || name === 'xlink:href') && !/^(https?:\\/\\/|mailto:|\\/(?!\\/)|#)/.test(value)) found.push(`href: ${value}`)
+    }
+  }
+  return found
+}"""
+TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, textarea, option')].map((one) => one.value)].join('\\n')"""
+
+
+def squeezed(text: str) -> str:
+    """What of a text must be seen: letters and digits. Marks may be read as Markdown, and what can not be seen is written out."""
+    return re.sub(r"⟨U\+[0-9A-F]{4}⟩|\\u[0-9a-f]{4}|[^A-Za-z0-9]", "", text)
+
+
+@dataclass
+class Watched:
+    """A tab in which everything is noted that text must not do."""
+
+    page: Page
+    origin: str
+    csrf: str = ""
+    news: list[str] = field(default_factory=list)
+
+    def note(self, request: Request) -> None:
+        known = ("/ui/static/", "/ui/api/", "/ui/chat", "/ui/inbox", "/ui/wire", "/ui/connect", "/ui/settings", "/ui/enter")
+        path = request.url.removeprefix(self.origin)
+        if path == request.url or not (path in ("/", "/ui") or path.startswith(known)):
+            self.news.append(f"request: {request.url}")
+
+    def go(self, path: str) -> Page:
+        self.page.goto(self.origin + path)
+        expect(self.page.get_by_role("main")).to_be_visible()
+        return self.page
+
+    def inert(self, where: str, *payloads: str, within: Locator | None = None) -> None:
+        """Nothing came of anything, and these can be read."""
+        found = [*self.news, *self.page.evaluate(LOOK)]
+        assert not found, (where, found[:10])
+        text = squeezed((within or self.page.locator("body")).evaluate(TEXT))
+        missing = [payload for payload in payloads if squeezed(payload) not in text]
+        assert not missing, (where, missing[:10])
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        self.csrf = self.csrf or self.page.request.get(f"{self.origin}/ui/api/session").json()["csrf"]
+        answer = self.page.request.fetch(f"{self.origin}/ui/api{path}", method=method, data=body, headers={"x-toolwire-csrf": self.csrf})
+        assert answer.ok, (path, answer.text())
+        return answer.json()
+
+    def said(self, model: str, words: str) -> str:
+        """A question to a model, in a conversation of its own, asked on the page."""
+        id: str = self.call("POST", "/conversations", {"model": model})["id"]
+        page = self.go(f"/ui/chat/{id}")
+        page.get_by_role("textbox", name="Message").fill(words)
+        page.get_by_role("textbox", name="Message").press("Enter")
+        return id
+
+    def ended(self) -> None:
+        expect(self.page.get_by_role("button", name="Retry").last).to_be_visible(timeout=30_000)
+
+
+@pytest.fixture
+def watched(browse: Any) -> Any:
+    def watch(site: Any) -> Watched:
+        browsing = browse(site)
+        browsing.context.add_init_script(f"({WATCH})()")
+        page = browsing.tab()
+        out = Watched(page, site.url)
+        page.on("dialog", lambda dialog: (out.news.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.context.on("request", out.note)
+        page.context.on("page", lambda opened: out.news.append(f"a page opened: {opened.url}"))
+        return out
+
+    return watch
+
+
+def raw(payloads: list[str]) -> str:
+    return json.dumps("\n\n".join(payloads))
+
+
+# What Markdown shows of a payload, where that is another text than was written.
+RENDERED = {
+    "&lt;script&gt;xss()&lt;/script&gt;": "<script>xss()</script>",
+    "&#60;img src=x onerror=xss()&#62;": "<img src=x onerror=xss()>",
+    "[click](&#106;avascript:xss())": "[click](javascript:xss())",
+    "[[javascript:xss()|wiki]]": "wiki",
+}
+
+
+def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> None:
+    assert len(PAYLOADS) >= 60
+    here = site(
+        models={
+            "says": {"script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\nraw {json.dumps(chr(10) * 2 + 'The end.')}"},
+            "nests": {"script": "\n---\n".join(f"think {json.dumps(one)}\nraw {json.dumps(one)}\nraw \"\\n\\nThe end.\"" for one in NESTED)},
+        }
+    )
+    tab = watched(here)
+    tab.said("says", "\n".join(PAYLOADS))
+    tab.ended()
+    wanted = [RENDERED.get(payload, payload) for payload in PAYLOADS]
+    answer, question = tab.page.get_by_role("article", name="Answer of says"), tab.page.get_by_role("article", name="You")
+    for when in ("as it came", "as it was kept"):
+        tab.inert(when, *wanted, within=answer)
+        tab.inert(when, *PAYLOADS, within=question)
+        assert answer.locator(".thought-text").evaluate("node => node.textContent.length") > 2000
+        assert answer.locator("a").evaluate_all("links => links.map((link) => link.href)") == ["http://good.example/"] * 2
+        tab.page.reload()
+        tab.ended()
+    tab.said("nests", "Go")
+    for place in range(len(NESTED)):
+        if place:
+            tab.page.get_by_role("textbox", name="Message").fill("Go")
+            tab.page.get_by_role("textbox", name="Message").press("Enter")
+        expect(tab.page.get_by_role("article", name="Answer of nests")).to_have_count(place + 1)
+        tab.ended()
+        expect(tab.page.get_by_role("article", name="Answer of nests").last).to_contain_text("The end.")
+    tab.inert("what is nested deep", "deep quote", "strong", "item")
+
+
+def called(name: str, **arguments: Any) -> str:
+    return f"call {name} {json.dumps(arguments)}"
+
+
+TOOLS = {
+    "reads": called("file_read", filePaths=NAMES) + "\n---\nraw The end.",
+    "finds": called("vault_search", query="needle", limit=50) + "\n---\nsay {result}",
+    "writes": called("note_write", filePath="<svg onload=xss()>.md", content="\n".join(PAYLOADS)) + "\n---\nsay {result}",
+    "asks": called("vault_search", query="\n".join(PAYLOADS)) + "\n---\nsay {result}",
+    "errs": called("<img/src=x/onerror=xss()>", **dict.fromkeys(PAYLOADS, "<img src=x onerror=xss()>")) + "\n---\nsay {result}",
+    "breaks": 'call file_read {"filePaths": ["<img src=x onerror=xss()>\n---\nsay {result}',
+    "fails": f"fail backend {' '.join(PRINTABLE)}",
+}
+
+
+def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, watched: Any) -> None:
+    models = {**{name: {"script": "say Hello from {model}."} for name in MODELS}, **{name: {"script": script} for name, script in TOOLS.items()}}
+    notes = {name: f"# {payload}\n\nneedle {payload}\n" for name, payload in zip(NAMES, SHORT, strict=True)}
+    tab = watched(site(models=models, notes=notes))
+    page, dialog = tab.page, tab.page.get_by_role("dialog")
+
+    # the chat and its dialog
+    read = tab.said("reads", "Go")
+    expect(dialog).to_be_visible()
+    tab.inert("files to read", *NAMES, within=dialog)
+    dialog.get_by_role("button", name="Approve and Execute").click()
+    tab.ended()
+    tab.inert("files read", *NAMES, within=page.get_by_role("region", name="Tool call"))
+    found = tab.said("finds", "Go")
+    expect(dialog).to_be_visible()
+    dialog.get_by_role("button", name="Approve and Execute").click()
+    expect(dialog).to_contain_text("may be shared?")
+    tab.inert("what was found", *NAMES, within=dialog)
+    dialog.get_by_role("button", name="Select All", exact=True).click()
+    dialog.get_by_role("button", name="Approve and Execute").click()
+    tab.ended()
+    tab.inert("what was shared", *NAMES)
+    tab.said("writes", "Go")
+    expect(dialog).to_be_visible()
+    tab.inert("a difference", *PAYLOADS, within=dialog)
+    page.keyboard.press("Escape")
+    tab.ended()
+    shown = {"errs": PAYLOADS, "breaks": ["<img src=x onerror=xss()>"], "fails": PRINTABLE, **{name: [f"Hello from {name}."] for name in MODELS}}
+    for name, payloads in shown.items():
+        tab.said(name, "Go")
+        tab.ended()
+        tab.inert(name, *payloads, within=page.get_by_role("article", name="Answer of"))
+    for payload in PAYLOADS:
+        id = tab.call("POST", "/conversations", {"model": "asks"})["id"]
+        tab.call("PATCH", f"/conversations/{id}", {"title": payload})
+    page.get_by_role("button", name="Model:").click()
+    tab.inert("models and titles", *MODELS, *PAYLOADS)
+
+    # the inbox
+    tab.said("asks", "Go")
+    expect(dialog).to_be_visible()
+    tab.inert("arguments", *PAYLOADS, within=dialog)
+    one = tab.call("GET", "/approvals?status=pending")["approvals"][0]
+    page.goto(f"{tab.origin}/ui/inbox")
+    tab.inert("pending", *PAYLOADS[:2])
+    for place in range(0, len(PRINTABLE), 6):
+        again = one if not place else tab.call("GET", "/approvals?status=pending")["approvals"][0]
+        reason = " ".join(PRINTABLE[place : place + 6])
+        tab.call("POST", f"/approvals/{again['id']}/decision", {"token": again["token"], "approved": False, "reason": reason})
+        break
