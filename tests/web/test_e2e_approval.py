@@ -389,7 +389,7 @@ def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: An
     page.evaluate("window.heard = 0; new EventSource('/ui/api/events').addEventListener('approvals', () => { window.heard += 1 })")
     send(page)
     expect(page).to_have_title(re.compile(r"^\(1\)"))
-    page.wait_for_function("window.heard >= 2")  # whoever asks tells, and so does whoever watches the store: no further news will come
+    page.wait_for_function("() => window.heard >= 2")  # whoever asks tells, and so does whoever watches the store: no further news will come
     route, nothing = held[0]
     assert nothing.json()["pending"] == 0
     route.fulfill(response=nothing)

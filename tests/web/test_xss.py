@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, Request, expect
+from playwright.sync_api import Dialog, Locator, Page, Request, expect
 
 pytestmark = pytest.mark.xdist_group("web-rest")
 
@@ -48,7 +48,7 @@ HANDLERS = [
     "<div onpointerover=xss() style=position:fixed;inset:0>over</div>",
     "<x contenteditable onblur=xss()>lose focus</x>",
     "<button popovertarget=p onbeforetoggle=xss()>p</button><div popover id=p>p</div>",
-    "\" onmouseover=\"xss()\" x=\"",
+    '" onmouseover="xss()" x="',
     "' autofocus onfocus='xss()' x='",
     "<img src=x oneonerrorrror=xss()>",
 ]
@@ -94,7 +94,7 @@ LINKS = [
     "[bad]: javascript:xss()",
     "[click](javascript:xss()//http://good.example)",
     "[[javascript:xss()|wiki]]",
-    "[[\"><img src=x onerror=xss()>]]",
+    '[["><img src=x onerror=xss()>]]',
 ]
 MALFORMED = [
     "<img src=x onerror=xss()//",
@@ -131,10 +131,21 @@ NESTED = [
     "`" * 5000 + "code",
     "| a " * 400 + "|\n" + "|-" * 400 + "|\n" + "| <img src=x onerror=xss()> " * 400 + "|",
 ]
+NOTED = [payload for payload in PAYLOADS if "\0" not in payload]  # no note holds a null
 PRINTABLE = [payload for payload in PAYLOADS if payload.isprintable()]
 SHORT = [payload for payload in PRINTABLE if len(payload) < 90][::2][:50]  # a search shows fifty at most
-MODELS = ["<img src=x onerror=xss()>", 'a" onmouseover="xss()" x="', "javascript:xss()", "__proto__", "constructor", "</title><script>xss()</script>", "{{7*7}}"]
-NAMES = [f"{payload.replace('/', '∕')}.md" for payload in SHORT]
+MODELS = [
+    "<img src=x onerror=xss()>",
+    'a" onmouseover="xss()" x="',
+    "javascript:xss()",
+    "__proto__",
+    "constructor",
+    "</title><script>xss()</script>",
+    "{{7*7}}",
+]
+WRITER = "<details open ontoggle=xss()>"
+"""A model that calls tools."""
+NAMES = [f"{payload.replace('/', '∕').replace(chr(92), '')}.md" for payload in SHORT]
 
 WATCH = """() => {
   window.__news = []
@@ -148,9 +159,9 @@ LOOK = """() => {
   if (window.__xss) found.push(window.__xss)
   if ({}.polluted !== undefined || [].polluted !== undefined) found.push('prototype polluted')
   for (const one of document.querySelectorAll('details')) one.open = true
-  const banned = 'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, form[action], marquee, audio, video, ' +
-    'source, math, foreignObject, animate, set, use, image, svg a, svg script, svg style, [srcdoc], [formaction], [ping], [popover], [contenteditable], ' +
-    'body script, img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b, [data-evil]'
+  const banned = 'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, form[action], marquee, ' +
+    'audio, video, source, math, foreignObject, animate, set, use, image, svg a, svg script, svg style, [srcdoc], [formaction], [ping], ' +
+    '[popover], [contenteditable], body script, img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b'
   for (const one of document.querySelectorAll(banned)) found.push(`element: ${one.outerHTML.slice(0, 120)}`)
   for (const one of document.querySelectorAll('*')) {
     for (const { name, value } of one.attributes) {
@@ -166,7 +177,7 @@ TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, text
 
 def squeezed(text: str) -> str:
     """What of a text must be seen: letters and digits. Marks may be read as Markdown, and what can not be seen is written out."""
-    return re.sub(r"⟨U\+[0-9A-F]{4}⟩|\\u[0-9a-f]{4}|[^A-Za-z0-9]", "", text)
+    return re.sub(r"⟨U\+[0-9A-F]{4}⟩|\\u[0-9a-f]{4}|\\[fnt]|[^A-Za-z0-9]", "", text)
 
 
 @dataclass
@@ -183,6 +194,10 @@ class Watched:
         path = request.url.removeprefix(self.origin)
         if path == request.url or not (path in ("/", "/ui") or path.startswith(known)):
             self.news.append(f"request: {request.url}")
+
+    def dialog(self, dialog: Dialog) -> None:
+        self.news.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def go(self, path: str) -> Page:
         self.page.goto(self.origin + path)
@@ -222,7 +237,7 @@ def watched(browse: Any) -> Any:
         browsing.context.add_init_script(f"({WATCH})()")
         page = browsing.tab()
         out = Watched(page, site.url)
-        page.on("dialog", lambda dialog: (out.news.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("dialog", out.dialog)
         page.context.on("request", out.note)
         page.context.on("page", lambda opened: out.news.append(f"a page opened: {opened.url}"))
         return out
@@ -248,7 +263,7 @@ def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> Non
     here = site(
         models={
             "says": {"script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\nraw {json.dumps(chr(10) * 2 + 'The end.')}"},
-            "nests": {"script": "\n---\n".join(f"think {json.dumps(one)}\nraw {json.dumps(one)}\nraw \"\\n\\nThe end.\"" for one in NESTED)},
+            "nests": {"script": "\n---\n".join(f'think {json.dumps(one)}\nraw {json.dumps(one)}\nraw "\\n\\nThe end."' for one in NESTED)},
         }
     )
     tab = watched(here)
@@ -264,13 +279,13 @@ def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> Non
         tab.page.reload()
         tab.ended()
     tab.said("nests", "Go")
+    answers = tab.page.get_by_role("article", name="Answer of nests")
     for place in range(len(NESTED)):
         if place:
             tab.page.get_by_role("textbox", name="Message").fill("Go")
             tab.page.get_by_role("textbox", name="Message").press("Enter")
-        expect(tab.page.get_by_role("article", name="Answer of nests")).to_have_count(place + 1)
-        tab.ended()
-        expect(tab.page.get_by_role("article", name="Answer of nests").last).to_contain_text("The end.")
+        expect(answers.nth(place)).to_contain_text("The end.")
+        expect(answers.nth(place).get_by_role("button", name="Retry")).to_be_visible()
     tab.inert("what is nested deep", "deep quote", "strong", "item")
 
 
@@ -281,7 +296,7 @@ def called(name: str, **arguments: Any) -> str:
 TOOLS = {
     "reads": called("file_read", filePaths=NAMES) + "\n---\nraw The end.",
     "finds": called("vault_search", query="needle", limit=50) + "\n---\nsay {result}",
-    "writes": called("note_write", filePath="<svg onload=xss()>.md", content="\n".join(PAYLOADS)) + "\n---\nsay {result}",
+    "writes": called("note_write", filePath="<svg onload=xss()>.md", content="\n".join(NOTED)) + "\n---\nsay {result}",
     "asks": called("vault_search", query="\n".join(PAYLOADS)) + "\n---\nsay {result}",
     "errs": called("<img/src=x/onerror=xss()>", **dict.fromkeys(PAYLOADS, "<img src=x onerror=xss()>")) + "\n---\nsay {result}",
     "breaks": 'call file_read {"filePaths": ["<img src=x onerror=xss()>\n---\nsay {result}',
@@ -290,19 +305,20 @@ TOOLS = {
 
 
 def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, watched: Any) -> None:
-    models = {**{name: {"script": "say Hello from {model}."} for name in MODELS}, **{name: {"script": script} for name, script in TOOLS.items()}}
+    scripts = {**dict.fromkeys(MODELS, "say Hello from {model}."), **TOOLS, WRITER: called("file_read", filePaths=NAMES[:1]) + "\n---\nsay Hello."}
+    models = {name: {"script": script} for name, script in scripts.items()}
     notes = {name: f"# {payload}\n\nneedle {payload}\n" for name, payload in zip(NAMES, SHORT, strict=True)}
     tab = watched(site(models=models, notes=notes))
     page, dialog = tab.page, tab.page.get_by_role("dialog")
 
     # the chat and its dialog
-    read = tab.said("reads", "Go")
+    tab.said("reads", "Go")
     expect(dialog).to_be_visible()
     tab.inert("files to read", *NAMES, within=dialog)
     dialog.get_by_role("button", name="Approve and Execute").click()
     tab.ended()
     tab.inert("files read", *NAMES, within=page.get_by_role("region", name="Tool call"))
-    found = tab.said("finds", "Go")
+    tab.said("finds", "Go")
     expect(dialog).to_be_visible()
     dialog.get_by_role("button", name="Approve and Execute").click()
     expect(dialog).to_contain_text("may be shared?")
@@ -313,10 +329,11 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab.inert("what was shared", *NAMES)
     tab.said("writes", "Go")
     expect(dialog).to_be_visible()
-    tab.inert("a difference", *PAYLOADS, within=dialog)
-    page.keyboard.press("Escape")
+    tab.inert("a difference", *NOTED, within=dialog)
+    dialog.get_by_role("button", name="Cancel", exact=True).click()
     tab.ended()
-    shown = {"errs": PAYLOADS, "breaks": ["<img src=x onerror=xss()>"], "fails": PRINTABLE, **{name: [f"Hello from {name}."] for name in MODELS}}
+    said = [RENDERED.get(payload, payload) for payload in PAYLOADS]  # a call of what is no tool is told as text
+    shown = {"errs": said, "breaks": ["<img src=x onerror=xss()>"], "fails": PRINTABLE, **{name: [f"Hello from {name}."] for name in MODELS}}
     for name, payloads in shown.items():
         tab.said(name, "Go")
         tab.ended()
@@ -327,15 +344,75 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     page.get_by_role("button", name="Model:").click()
     tab.inert("models and titles", *MODELS, *PAYLOADS)
 
-    # the inbox
+    # the inbox: why something was denied, for whom, and what it would have touched
     tab.said("asks", "Go")
     expect(dialog).to_be_visible()
     tab.inert("arguments", *PAYLOADS, within=dialog)
-    one = tab.call("GET", "/approvals?status=pending")["approvals"][0]
-    page.goto(f"{tab.origin}/ui/inbox")
-    tab.inert("pending", *PAYLOADS[:2])
-    for place in range(0, len(PRINTABLE), 6):
-        again = one if not place else tab.call("GET", "/approvals?status=pending")["approvals"][0]
-        reason = " ".join(PRINTABLE[place : place + 6])
-        tab.call("POST", f"/approvals/{again['id']}/decision", {"token": again["token"], "approved": False, "reason": reason})
-        break
+    asked = tab.call("GET", "/approvals?status=pending")["approvals"][0]
+    tab.go("/ui/inbox")
+    expect(page.get_by_role("button", name="Review")).to_be_visible()
+    tab.inert("pending", *PAYLOADS)
+    reasons = HANDLERS[:8] + FOREIGN[:6] + LINKS[:6]
+    tab.call("POST", f"/approvals/{asked['id']}/decision", {"token": asked["token"], "approved": False, "reason": " ".join(reasons)})
+    tab.said(WRITER, "Go")
+    dialog.get_by_text("Remember this choice").click()
+    dialog.get_by_role("radio", name="Always").check()
+    tab.inert("what may be remembered", WRITER, within=dialog)
+    dialog.get_by_role("button", name="Approve and Execute").click()
+    tab.ended()
+    tab.said(WRITER, "Go")
+    tab.ended()
+    for which, payloads in {"decided": [*reasons, *PAYLOADS, WRITER], "expired": [], "grants": [WRITER], "audit": [WRITER]}.items():
+        tab.go(f"/ui/inbox?tab={which}")
+        expect(page.get_by_role("tab", selected=True)).to_have_text(re.compile(which, re.I))
+        expect(page.get_by_text("Loading")).to_have_count(0)
+        tab.inert(which, *payloads)
+
+    # settings and connect: names of models, patterns, and an error of a model
+    tab.call("PUT", "/settings", {"tool_models": [*MODELS, *PRINTABLE]})
+    tab.go("/ui/settings")
+    expect(page.get_by_role("switch", name="Enable AI Tool Calling")).to_be_checked()
+    tab.inert("settings", *MODELS, *PRINTABLE)
+    tab.go("/ui/connect?client=%3Cimg%20src=x%20onerror=xss()%3E")
+    for name in (*MODELS, "fails"):
+        page.get_by_label("Model", exact=True).select_option(name)
+        expect(page.get_by_role("main")).to_contain_text(name)
+        tab.inert(f"connect {name}", name)
+    page.get_by_role("button", name="Test the round trip").click()
+    expect(page.get_by_role("button", name="Test again")).to_be_visible()
+    tab.inert("a test that fails", "<script>xss()</script>", within=page.get_by_role("region", name="Test of"))
+
+
+def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, watched: Any) -> None:
+    models = {
+        name: {"script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}"} for name in MODELS[:2]
+    }
+    models |= {MODELS[2]: {"script": f"raw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}", "tools": "emulated"}}
+    models |= {"fails": {"script": f"fail backend {' '.join(PRINTABLE)}"}}
+    tab = watched(site(models=models))
+    tools = [{"type": "function", "function": {"name": "get_weather", "description": payload}} for payload in PAYLOADS[:1]]
+    body = {"stream": True, "tools": tools, "metadata": {"a": "<img src=x onerror=xss()>"}, "user": "</script><script>xss()</script>"}
+    text = json.dumps({**body, "messages": [{"role": "user", "content": payload} for payload in PAYLOADS]})
+    odd = ', "__proto__": {"polluted": "yes"}, "constructor": {"prototype": {"polluted": "yes"}}, "<b>": "<img src=x onerror=xss()>", "model": '
+    hostile = text.replace('"get_weather"', '"<img src=x onerror=xss()>"')
+    for name, sent in (*((name, text) for name in models), ("no <img src=x onerror=xss()> model", text), ("fails", hostile)):
+        data = f"{sent[:-1]}{odd}{json.dumps(name)}}}"
+        tab.page.request.post(f"{tab.origin}/v1/chat/completions", data=data, headers={"content-type": "application/json"})
+    tab.go("/ui/wire")
+    expect(tab.page.get_by_role("row")).to_have_count(len(models) + 3)
+    tab.inert("turns", *models)
+    for turn in tab.call("GET", "/turns")["turns"]:
+        for name in ("overview", "request", "frames", "events", "wire", "sides"):
+            tab.go(f"/ui/wire/{turn['id']}#{name}")
+            expect(tab.page.get_by_role("tab", selected=True)).to_have_id(f"turn-tab-{name}")
+            rows = tab.page.get_by_role("option")
+            if rows.count():
+                rows.first.click()
+                expect(tab.page.get_by_role("region", name="whole")).to_be_visible()
+            answered = turn["model"] in MODELS
+            payloads = {"request": PAYLOADS, "sides": PAYLOADS if answered else []}.get(name, [])
+            tab.inert(f"{turn['model']} {name}", turn["model"], *payloads)
+        if turn["model"]:
+            tab.page.get_by_role("button", name="Replay").click()
+            expect(tab.page.get_by_role("main")).to_contain_text(re.compile("Replayed|replayed|same|differ"))
+            tab.inert(f"{turn['model']} replayed")
