@@ -40,7 +40,8 @@ class Talk:
 
     @property
     def running(self) -> bool:
-        return self._task is not None and not self._task.done()
+        """Until its end is told: whoever answers at once is not held up by what is still being kept."""
+        return self._task is not None and not self._task.done() and self.kept.entries[-1].get("ended", True) is None
 
     def state(self) -> dict[str, Any]:
         """As a tab is shown it that comes now."""

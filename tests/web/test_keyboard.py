@@ -1,0 +1,221 @@
+"""The pages by the keyboard alone: everything can be reached and used, what has the focus can be seen, and nothing but a dialog holds it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.xdist_group("web-rest")
+
+PAGES = {
+    "/": "Message",
+    "/ui/inbox": "Nothing waits for you",
+    "/ui/inbox?tab=audit": "newest first",
+    "/ui/wire": "Time to first token",
+    "/ui/connect": "Does it work?",
+    "/ui/settings": "Configuration in force",
+}
+SCRIPT = (
+    'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\nraw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
+)
+
+# What has the focus: whether that can be seen, by an outline, a border or a shadow of it or of what holds it, and which of the page's stops it is.
+FOCUSED = """() => {
+  const node = document.activeElement
+  if (!node || node === document.body) return null
+  const box = node.getBoundingClientRect(), place = window.stops.indexOf(node)
+  const inside = box.right > 0 && box.bottom > 0 && box.left < innerWidth && box.top < innerHeight
+  const name = `${node.tagName.toLowerCase()} ${node.getAttribute('aria-label') ?? node.textContent.trim().slice(0, 40)}`
+  const ring = window.lookOf(node) !== window.looks[place]
+  return {name, ring, inside, sized: box.width > 0 && box.height > 0, dialog: node.closest('dialog') !== null, place}
+}"""
+STOPS = """() => {
+  const able = 'a[href], button, input, select, textarea, summary, [tabindex]'
+  window.lookOf = (node) => [node, node.parentElement, node.parentElement.parentElement].map((one) => {
+    const style = getComputedStyle(one)
+    return [style.outlineStyle, style.outlineWidth, style.boxShadow, style.borderColor].join()
+  }).join()
+  document.activeElement.blur()
+  window.stops = [...document.querySelectorAll(able)].filter((node) => {
+    if (node.tabIndex < 0 || node.disabled || !node.checkVisibility({visibilityProperty: true}) || node.closest('[inert]')) return false
+    if (node.type !== 'radio') return true
+    const chosen = document.querySelector(`input[name="${CSS.escape(node.name)}"]:checked`)
+    return chosen === null || chosen === node // of a group, the one that is chosen
+  })
+  window.looks = window.stops.map(window.lookOf)
+  return {count: window.stops.length, ordered: document.querySelectorAll('[tabindex]:not([tabindex="0"]):not([tabindex="-1"])').length === 0}
+}"""
+
+
+def pressed(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def walk(page: Page, where: str) -> list[dict[str, Any]]:
+    """Tab once around the page: every stop is seen, none is left out or holds the focus, and they come in the order of the page."""
+    told = page.evaluate(STOPS)
+    assert told["ordered"], where
+    seen: list[dict[str, Any]] = []
+    for _ in range(told["count"]):
+        page.keyboard.press("Tab")
+        now = page.evaluate(FOCUSED) or page.keyboard.press("Tab") or page.evaluate(FOCUSED)  # the browser itself may be a stop
+        assert now["ring"] and now["sized"] and now["inside"], (where, now)
+        seen.append(now)
+    first = min(range(len(seen)), key=lambda at: int(seen[at]["place"]))
+    around = seen[first:] + seen[:first]
+    assert [one["place"] for one in around] == list(range(told["count"])), (where, [one["name"] for one in around])
+    return around
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(site: Any, browse: Any, width: int, theme: str) -> None:
+    here = site(models={"m": {"script": SCRIPT}, "other": {"script": "say Hello."}})
+    browsing = browse(here, width=width, theme=theme)
+    page = browsing.tab()
+    chat(page)
+    chatted = page.url.removeprefix(here.url)
+    for path, words in {**PAGES, chatted: "Told"}.items():
+        page.goto(here.url + path)
+        expect(page.get_by_role("main").get_by_text(words).or_(page.get_by_label(words)).first).to_be_visible()
+        expect(page.get_by_text("Connected")).to_be_attached()
+        stops = walk(page, path)
+        assert "Skip to the content" in stops[0]["name"]
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Wire", exact=True).click()
+    page.get_by_role("row").nth(1).get_by_role("link").click()
+    for tab in ("Overview", "Request", "Frames", "Events", "Wire", "Side by side"):
+        page.get_by_role("tab", name=re.compile(f"^{tab}")).click()
+        walk(page, f"turn, {tab}")
+
+
+def chat(page: Page) -> None:
+    """A question, its dialog, and the answer, by keys only."""
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    page.keyboard.type("How hot?")
+    pressed(page, "Enter")
+    dialog = page.get_by_role("dialog", name="Tool Approval Request")
+    expect(dialog).to_be_visible()
+    assert page.evaluate("document.activeElement.closest('dialog') !== null"), "the dialog takes the focus"
+    approve = dialog.get_by_role("button", name="Approve and Execute")
+    expect(approve).to_be_enabled()
+    pressed(page, *["Shift+Tab"] * 2)  # backwards from its first stop, through the browser: the last one
+    for _ in range(30):
+        if page.evaluate("document.activeElement.textContent") == "Approve and Execute":
+            break
+        page.keyboard.press("Tab")
+    expect(approve).to_be_focused()
+    pressed(page, "Enter")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("article", name="Answer of m")).to_contain_text("Told: 80 degrees.")
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
+def test_the_dialog_keeps_the_focus_and_picks_and_edits_by_keys(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": SCRIPT.replace('"Told: 80 degrees.', '"Told.')}})).tab()
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    page.keyboard.type("How hot?")
+    pressed(page, "Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Approve and Execute")).to_be_enabled()
+    page.evaluate(STOPS)
+    seen = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if now := page.evaluate(FOCUSED):  # between the last and the first stop, the browser's own have the focus
+            assert now["dialog"] and now["ring"] and now["inside"], now
+            seen.append(now["name"])
+    assert len(set(seen)) >= 8 and len(seen) > len(set(seen))
+    box = dialog.get_by_role("checkbox", name=re.compile("^Coffee.md"))
+    while not box.evaluate("node => node === document.activeElement"):
+        page.keyboard.press("Tab")
+    pressed(page, "Space")
+    expect(box).not_to_be_checked()
+    expect(dialog).to_contain_text("1 of 2 selected")
+    pressed(page, "Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("region", name="Tool call: Read notes")).to_contain_text("denied")
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
+def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: Any) -> None:
+    here = site(models={"m": {"script": "chunk 2\nsay Hello to all of you."}, "other": {"script": "say Other."}}, on=False)
+    browsing = browse(here)
+    page = browsing.tab()
+    message = page.get_by_role("textbox", name="Message")
+    expect(message).to_be_focused()
+    pressed(page, "Tab", "Enter")  # the picker stands behind the field
+    expect(page.get_by_role("combobox", name="Search models")).to_be_focused()
+    pressed(page, "End", "Enter")
+    picker = page.get_by_role("button", name="Model:")
+    expect(picker).to_be_focused()
+    expect(picker).to_contain_text("other")
+    pressed(page, "Enter", "Escape")
+    expect(picker).to_be_focused()
+    pressed(page, "Shift+Tab")
+    page.keyboard.type("Hello")
+    pressed(page, "Shift+Enter")
+    expect(message).to_have_value("Hello\n")
+    pressed(page, "Enter")
+    expect(page.get_by_role("article", name="Answer of other")).to_contain_text("Other.")
+
+    page.reload()
+    expect(page.get_by_role("article", name="Answer of other")).to_be_visible()
+    pressed(page, "Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport(ratio=1)
+    pressed(page, "Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    pressed(page, "Tab")
+    assert page.evaluate(
+        "document.querySelector('main').contains(document.activeElement) && document.activeElement !== document.querySelector('main')"
+    )
+
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Inbox").focus()
+    pressed(page, "Enter")
+    expect(page.get_by_role("heading", name="Inbox", level=1)).to_be_focused()
+    page.get_by_role("tab", name="Pending").focus()
+    for name in ("Decided", "Expired", "Grants", "Audit", "Pending"):
+        pressed(page, "ArrowRight")
+        expect(page.get_by_role("tab", name=name)).to_be_focused()
+        expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+        expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
+
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Settings").focus()
+    pressed(page, "Enter")
+    switch = page.get_by_role("switch", name="Enable AI Tool Calling")
+    switch.focus()
+    pressed(page, "Space")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+    pressed(page, "Tab", "Enter")
+    expect(switch).to_be_checked()
+    expect(switch).to_be_focused()
+
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Wire", exact=True).focus()
+    pressed(page, "Enter")
+    page.get_by_role("row").nth(1).get_by_role("link").focus()
+    pressed(page, "Enter")
+    page.get_by_role("tab", name="Overview").focus()
+    pressed(page, "ArrowRight", "ArrowRight", "ArrowRight")
+    expect(page.get_by_role("tab", name=re.compile("^Events"))).to_be_focused()
+    rows = page.get_by_role("listbox")
+    rows.focus()
+    pressed(page, "End")
+    chosen = page.get_by_role("option", selected=True)
+    last = chosen.get_attribute("aria-setsize")
+    assert last is not None and chosen.get_attribute("aria-posinset") == last
+    pressed(page, "ArrowUp", "Home", "ArrowDown")
+    expect(page.get_by_role("option", selected=True)).to_have_attribute("aria-posinset", "2")
+    expect(rows).to_be_focused()
+
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Connect").focus()
+    pressed(page, "Enter")
+    tabs = page.get_by_role("tablist").get_by_role("tab")
+    tabs.first.focus()
+    pressed(page, "ArrowDown")
+    expect(tabs.nth(1)).to_be_focused()
+    expect(page.get_by_role("tabpanel")).to_contain_text(tabs.nth(1).inner_text())
