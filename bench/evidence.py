@@ -237,6 +237,13 @@ SECTIONS: tuple[Section, ...] = (
         VAULT,
         read_rows,
     ),
+    tested(
+        "web",
+        "The pages: long turns beside a plain page, and axe-core in every theme and width",
+        "web",
+        "stays_smooth or axe",
+        {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1"), "TOOLWIRE_AXE_LOOKS": ("4", "1")},
+    ),
     tested("vault-kills", "Writers and indexers killed at random moments", "vault", "killed", {"TOOLWIRE_KILL_ROUNDS": ("200", "3")}),
 )
 

@@ -427,6 +427,12 @@ def test_the_settings_secrets_are_known() -> None:
         ('{"input":"{\\"password\\": \\"p\\\\\\"q\\", \\"user\\": \\"u\\"}"}', '{"input":"{\\"password\\": \\"***\\", \\"user\\": \\"u\\"}"}'),
         ("https://me:hunter2@example.com/x", "https://me:***@example.com/x"),
         ('{"authorization":"Basic abc"}', '{"authorization":"***"}'),
+        ('{"accessToken": "x", "clientSecret": "y", "private_key": "z"}', '{"accessToken": "***", "clientSecret": "***", "private_key": "***"}'),
+        ("authorization: basic dTpwYXNz", "***"),
+        ("git clone with ghp_abcdefghijklmnopqrstuvwxyz0123456789", "git clone with ***"),
+        ("key=AIzaabcdefghijklmnopqrstuvwxyz012345678;", "key=***;"),
+        ("AKIAABCDEFGHIJKLMNOP and gsk_abcdefghijklmnopqrstuvwxyz0123456789", "*** and ***"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTYifQ.c2lnbmF0dXJlLW9mLWl0", "***"),
         ('{"token": {"type": "string"}, "max_tokens": 5}', '{"token": {"type": "string"}, "max_tokens": 5}'),
         (
             "the bearer of this note, the ask-me-anything task-force-of-many-words",
@@ -440,17 +446,20 @@ def test_a_text_is_shown_without_its_secrets(text: str, shown: str) -> None:
 
 def test_a_value_keeps_its_shape() -> None:
     given = {"messages": [{"content": "use a-key-of-the-server"}], "password": "p", "max_tokens": 5, "tools": [{"token": {"type": "string"}}]}
+    given["refreshToken"] = "r"
     assert Mask.of(SECRETS).value(given) == {
         "messages": [{"content": "use ***"}],
         "password": "***",
         "max_tokens": 5,
         "tools": [{"token": {"type": "string"}}],
+        "refreshToken": "***",
     }
 
 
 def test_masking_is_linear() -> None:
     mask = Mask.of(SECRETS)
-    for text in ("\\" * 200_000, '"token":"' * 20_000, "a_" * 100_000 + '"', "://" * 60_000, '\\"token\\":' * 20_000):
+    names = ('"' + "a" * 200_000, '"a' * 100_000)
+    for text in (*names, "\\" * 200_000, '"token":"' * 20_000, "a_" * 100_000 + '"', "://" * 60_000, '\\"token\\":' * 20_000):
         mask.text(text)
 
 

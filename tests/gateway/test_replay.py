@@ -314,3 +314,36 @@ def test_a_file_that_can_not_be_read_is_one_line_and_status_2(
     assert main(["replay", str(path)]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and words in shown.err and shown.err.count("\n") == 1
+
+
+HOSTILE: dict[str, Any] = {
+    "runs that wait for each other": {"batches": [(0.0, 1, [{"type": "Text", "text": "b"}]), (0.0, 0, [{"type": "Text", "text": "a"}])]},
+    "bytes that are no text": {"wire": [(0.0, "stream", 5)]},
+    "a plan without words": {"plans": [{}]},
+    "an answer without end": {"wire": [(0.0, "body", "[" * 5000 + "]" * 5000)]},
+    "runs that are none": {"end": {"runs": 5}},
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+async def test_a_recording_that_nobody_recorded_is_refused_and_does_not_hang(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolwire.gateway.replay.LONGEST_S", 0.2)
+    gateway = scripted("say Hi.")
+    await ask(gateway, "chat", request("chat", stream=how != "an answer without end"))
+    recording = await recorded(gateway)
+    changed = HOSTILE[how]
+    end = {**recording.end, "runs": ["run", "run"], **changed.get("end", {})}
+    hostile = replace(recording, **{**changed, "end": end})
+    with pytest.raises(RecordingError):
+        await asyncio.to_thread(replay, hostile)
+
+
+async def test_a_recording_can_not_ask_for_endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolwire.gateway.replay.LONGEST_S", 0.1)
+    monkeypatch.setattr("toolwire.gateway.replay.STALLED_S", 0.1)
+    gateway = scripted("say Hi.")
+    await ask(gateway, "chat", request("chat", stream=True))
+    recording = await recorded(gateway)
+    endless = replace(recording, request={**recording.request, "tools": {"stop_grace_ms": 1e15}}, batches=recording.batches[:1])
+    async with asyncio.timeout(10):
+        assert not (await asyncio.to_thread(replay, endless)).same

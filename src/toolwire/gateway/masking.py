@@ -18,9 +18,20 @@ SHORTEST = 4
 WORD = 12
 """Shorter values than this are only masked where they stand alone."""
 
-SECRET_NAME = re.compile(r"(?i)(?:^|[_-])(?:api[_-]?keys?|access[_-]?keys?|authorization|(?:auth)?tokens?|passwords?|passwd|secrets?|cookie)$")
-_LOOKS = r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}|(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}"
-_MEMBER_NAMES = "(?:[a-z0-9]+[_-])*(?:api[_-]?key|access[_-]?key|authorization|(?:auth)?token|password|passwd|secret)"
+SECRET_NAME = re.compile(r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$")
+_KEYS = (
+    r"sk-[A-Za-z0-9_-]{16,}",
+    r"(?:gh[pousr]|gsk|hf)_[A-Za-z0-9]{30,}",
+    r"github_pat_[A-Za-z0-9_]{30,}",
+    r"(?:glpat|xai|xox[abeoprs])-[A-Za-z0-9-]{20,}",
+    r"AIza[A-Za-z0-9_-]{35}",
+    r"A[KS]IA[A-Z0-9]{16}",
+    r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+)
+"""How the keys of the well-known providers begin, and tokens that carry claims."""
+_SCHEMES = r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|(?i:\bauthorization:\s*basic\s+)[A-Za-z0-9+/=_-]{4,}"
+_LOOKS = rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})|{_SCHEMES}"
+_MEMBER_NAMES = "[a-z0-9_-]{0,64}?(?:(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret)"
 _MEMBER = re.compile(rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)', re.DOTALL)
 _URL_PASSWORD = re.compile(r"://[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)@")
 Span = tuple[int, int]

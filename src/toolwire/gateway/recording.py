@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 
 from toolwire.config import MASK, ToolSettings
+from toolwire.decode.body import parse
 from toolwire.encode.sse import encode
-from toolwire.errors import error_object
+from toolwire.errors import ToolwireError, error_object
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.gateway.items import encode_items
 from toolwire.gateway.masking import Mask
@@ -107,8 +108,8 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     out: dict[str, Json] = {"api": trace.api, "at": trace.at, "backend": trace.backend_id, "output_mode": trace.caller.output_mode}
     if raw is not None:
         try:
-            out["body"] = json.loads(raw)
-        except (ValueError, RecursionError):
+            out["body"] = parse(raw)
+        except ToolwireError:  # what the gateway refused to read is not read here either: nothing below runs out of stack, and all of it can be told
             out["raw"] = raw.decode("utf-8", "backslashreplace")
     out |= {"stored": trace.stored, "tools": asdict(tools)}
     out["offers"] = [{"strategy": strategy, "capabilities": _differing(able)} for strategy, able in trace.offers]

@@ -30,6 +30,8 @@ from toolwire.turn import ImagePart, Item, Message, Result, Turn
 MOST_DIFFERENCES = 50
 LONGEST = 4000
 LONGEST_WIRE = 2_000_000
+LONGEST_S = 30.0
+"""A recording may come from anywhere: so long it may take."""
 STALLED_S = 1.0
 """So long a turn may go on by itself after the last thing that the backend said."""
 
@@ -55,9 +57,14 @@ def replay(recording: Recording) -> Replay:
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it can not be replayed")
     try:
-        kind, now, report = asyncio.run(_run(recording))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return _judged(recording, *asyncio.run(_run(recording)))
+    except RecordingError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError) as error:
         raise RecordingError(f"the recording does not hold what a turn needs: {type(error).__name__}: {error}") from None
+
+
+def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Replay:
     then_kind = recording.wire[-1][1] if recording.wire else "stream"
     then = "".join(text for _, _, text in recording.wire)
     found = list(_report(recording, report, kind))
@@ -99,7 +106,9 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
     task = asyncio.ensure_future(answered())
     stalled = asyncio.ensure_future(played.stalled.wait())
     try:
-        await asyncio.wait({task, stalled}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, stalled}, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
+        if not (task.done() or stalled.done()):
+            raise RecordingError("the recording does not come to an end")
         if not task.done():  # the client left, or the gateway ended the run by itself
             await asyncio.wait({task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording))
         if task.done():
@@ -127,7 +136,7 @@ def _interrupted(recording: Recording) -> bool:
 
 
 def _grace(recording: Recording) -> float:
-    return float(recording.request.get("tools", {}).get("stop_grace_ms", 0)) / 1000
+    return min(float(recording.request.get("tools", {}).get("stop_grace_ms", 0)) / 1000, LONGEST_S)
 
 
 def _minted(recorded: list[str]) -> IdFactory:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
+from toolwire.surfaces.web.hub import MOST_CHARACTERS, Tab
 
 SEARCH = 'say Let me look.\ncall vault_search {"query": "tea"}\n---\nsay Green tea: 80 degrees.\nusage 20 5'
 
@@ -261,3 +266,80 @@ async def test_pieces_that_wait_together_become_one_operation() -> None:
     block = await anext(frames)
     assert block.count(b"event: chat") == 1
     assert b'"prev": 0' in block and b'"seq": 500' in block and b"ab" * 500 in block
+
+
+async def test_a_turn_that_arrives_slowly_does_not_bring_a_deleted_conversation_back(open_house: Any) -> None:
+    async with open_house() as house:
+        id = (await house.call("POST", "/conversations", {"model": "m"}))["id"]
+        deleted = asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b'{"text": '
+            await deleted.wait()
+            yield b'"Hello"}'
+
+        async def asks(method: str, path: str) -> int:
+            headers = {"x-toolwire-csrf": house.csrf}
+            async with house.client.request(method, f"{house.url}/ui/api/conversations/{id}{path}", data=slowly(), headers=headers) as response:
+                return int(response.status)
+
+        asked = [asyncio.ensure_future(asks(*one)) for one in (("POST", "/turns"), ("POST", "/retry"), ("PATCH", ""))]
+        for _ in range(20):  # meanwhile they arrive, but for their bodies
+            await house.call("GET", "/session")
+        await house.call("DELETE", f"/conversations/{id}")
+        deleted.set()
+        assert await asyncio.gather(*asked) == [404, 404, 404]
+        assert (await house.call("GET", "/conversations"))["conversations"] == []
+
+
+async def test_a_turn_that_is_stopped_as_it_begins_has_an_end(open_house: Any) -> None:
+    async with open_house("hang") as house:
+        state = await house.call("POST", "/conversations", {"model": "m"})
+        talk = next(api for api in house.pages._apis if hasattr(api, "_talks"))._talks[state["id"]]
+        beginning = asyncio.ensure_future(talk.begin("Hello"))
+        await asyncio.sleep(0)  # the turn is made, and has not run so far
+        assert talk.running
+        await talk.stop()
+        await beginning
+        assert not talk.running and talk.kept.entries[-1]["ended"]["why"] == "stopped"
+
+
+async def test_when_tool_calling_is_switched_off_what_was_asked_is_over_and_nothing_runs(open_house: Any) -> None:
+    async with open_house(SEARCH, on=True) as house:
+        id = await begun(house)
+        question = (await house.until(house.pending))[0]
+        await house.call("PUT", "/settings", {"tool_calling": False})
+        await house.call("POST", f"/approvals/{question['id']}/decision", {"token": question["token"], "approved": True}, status=409)
+        state = await house.ended(id)
+        assert state["entries"][-1]["ended"]["why"] == "stopped"
+        assert [part["state"] for part in state["entries"][-1]["parts"] if part["type"] == "call"] == ["stopped"]
+
+
+def _op(op: str, **data: Any) -> dict[str, Any]:
+    return {"conversation": "c", "prev": 0, "seq": 1, "op": op, **data}
+
+
+@pytest.mark.parametrize("op", [_op("text", text="x" * 10_000), _op("call", id="i", result={"result": [{"note": {"content": "x" * 10_000}}]})])
+def test_a_tab_that_does_not_read_holds_a_bounded_part_of_what_is_said(op: dict[str, Any]) -> None:
+    tab = Tab()
+    for _ in range(MOST_CHARACTERS // 10_000 + 1):
+        tab.put("chat", op)
+    assert tab._waiting[0] == ("lost", {}) and len(tab._waiting) < 200
+
+
+async def test_a_server_that_ends_does_not_wait_for_a_tab_that_does_not_read(open_house: Any) -> None:
+    async with open_house() as house:
+        cookie = next(iter(house.client.cookie_jar))
+        host, _, port = house.url.removeprefix("http://").partition(":")
+        tab = socket.create_connection((host, int(port)))
+        tab.sendall(f"GET /ui/api/events HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {cookie.key}={cookie.value}\r\n\r\n".encode())
+        hub = house.pages.web.hub
+
+        async def behind() -> bool:
+            hub.publish("chat", {"conversation": "c", "prev": 0, "seq": 1, "op": "text", "text": "x" * 100_000})
+            return any(len(one._waiting) and one._characters > 1_000_000 for one in hub._tabs)
+
+        await house.until(behind)
+        began = time.monotonic()
+    assert time.monotonic() - began < 4  # it may take 5 s for answers that are read
+    tab.close()

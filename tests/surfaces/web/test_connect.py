@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -64,6 +65,7 @@ class Desk:
             "path": "/ui/api/connect",
             "query_string": query.encode(),
             "headers": [(b"host", host.encode())],
+            "server": (host.partition(":")[0], int(host.partition(":")[2])),
             "path_params": params or {},
         }
         return Request(scope, receive)
@@ -261,3 +263,22 @@ def test_localhost_is_written_as_its_address_where_the_client_wants_it() -> None
     values = values_of("http://localhost:8788/v1", "m", False)
     assert values["root"] == "http://127.0.0.1:8788" and values["base"] == "http://localhost:8788/v1"
     assert fill("«root» «base»", "", values, False) == "http://127.0.0.1:8788 http://localhost:8788/v1"
+
+
+async def test_the_round_trip_goes_to_this_server_whatever_the_host_header_says(open_house: Any) -> None:
+    heard: list[bytes] = []
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1000))
+        writer.close()
+
+    foreign = await asyncio.start_server(other, "127.0.0.1", 0)
+    try:
+        async with open_house(CALLS) as house:
+            host = f"127.0.0.1:{foreign.sockets[0].getsockname()[1]}"
+            told = await house.call("POST", "/connect/opencode/test", {"model": "m"}, headers={"host": host})
+            assert told["ok"], told
+        assert heard == []
+    finally:
+        foreign.close()
+        await foreign.wait_closed()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -152,7 +154,7 @@ async def test_links_and_sessions_end_with_their_time() -> None:
 
 async def test_every_page_is_one_shell_with_a_policy_that_lets_nothing_foreign_run(open_house: Any) -> None:
     async with open_house() as house, stranger() as client:
-        for path in ("/", "/ui/chat/x", "/ui/inbox", "/ui/wire", "/ui/wire/t", "/ui/connect", "/ui/settings"):
+        for path in ("/", "/ui/", "/ui/inbox/", "/ui/chat/x", "/ui/inbox", "/ui/wire", "/ui/wire/t", "/ui/connect", "/ui/settings"):
             async with client.get(house.url + path) as response:
                 assert response.status == 200
                 assert response.headers["content-type"].startswith("text/html")
@@ -176,3 +178,61 @@ async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) 
     async with open_house() as house, house.client.get(URL(house.url + path, encoded=True)) as response:
         assert response.status == 404
         assert (await response.json())["error"]["code"] == "unknown_url"
+
+
+@pytest.mark.parametrize(("method", "headers"), [("HEAD", {}), ("GET", {"sec-purpose": "prefetch;prerender"}), ("GET", {"purpose": "prefetch"})])
+async def test_a_look_ahead_does_not_use_the_link_up(open_house: Any, method: str, headers: dict[str, str]) -> None:
+    async with open_house() as house, stranger() as ahead, stranger() as person:
+        link = house.url + enter_path(house.pages.sessions.link())
+        async with ahead.request(method, link, headers=headers, allow_redirects=False) as response:
+            assert response.status in (204, 503) and "set-cookie" not in response.headers
+        async with person.get(link, allow_redirects=False) as response:
+            assert response.headers["location"] == "/" and "set-cookie" in response.headers
+
+
+async def test_behind_a_proxy_with_tls_the_cookie_is_secure_and_addresses_are_those_of_the_proxy(open_house: Any) -> None:
+    async with open_house() as house, stranger() as client:
+        link = house.url + enter_path(house.pages.sessions.link())
+        async with client.get(link, headers={"x-forwarded-proto": "https"}, allow_redirects=False) as response:
+            assert "secure" in response.headers["set-cookie"].lower().split("; ")
+        session = await house.call("GET", "/session", headers={"x-forwarded-proto": "https"})
+        assert session["base_url"] == house.url.replace("http:", "https:") + "/v1"
+
+
+async def test_a_session_that_is_ended_while_a_request_of_it_is_judged_stays_ended(tmp_path: Path) -> None:
+    from toolwire.gateway.store import Store
+
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    try:
+        before = Sessions(store)
+        token = await before.enter(before.link())
+        assert token is not None
+        sessions = Sessions(store)  # a process that has to ask the store
+        await asyncio.gather(sessions.valid(token), sessions.end(token))
+        assert not await sessions.valid(token)
+    finally:
+        await store.close()
+
+
+async def test_a_number_that_is_none_is_refused(open_house: Any) -> None:
+    async with open_house() as house:
+        for wrong in ("²", "x", "-1", "٣"):
+            refused = await house.call("GET", f"/conversations?limit={wrong}", status=400)
+            assert refused["error"]["param"] == "limit"
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_the_server(open_house: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house() as house:
+        host = house.url.removeprefix("http://").encode()
+        told = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return told.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        where = {"type": "http", "method": "POST", "path": "/ui/api/session", "query_string": b"", "client": ("127.0.0.1", 1)}
+        await house.app({**where, "headers": [(b"host", host)]}, receive, send)
+        assert not sent and not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -15,6 +15,7 @@ from toolwire.gateway.charts import charts
 from toolwire.gateway.recording import read
 from toolwire.gateway.replay import replay
 from toolwire.gateway.segments import TurnRecord
+from toolwire.surfaces.web.context import Json
 
 OpenHouse = Callable[..., AbstractAsyncContextManager[Any]]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
@@ -179,3 +180,29 @@ def test_buckets_hold_their_own_turns_and_percentiles_are_of_those_that_answered
     assert (told["totals"]["ttft_ms_p50"], told["totals"]["ttft_ms_p95"]) == (10.0, 19.0)
     assert [bucket["requests"] for bucket in told["buckets"][-21:]] == [1] * 21
     assert told["buckets"][-1]["errors"] == 1 and told["buckets"][-1]["ttft_ms_p50"] is None
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [b'"\\ud800"', b"NaN", b"1e999", b"[" * 900 + b"]" * 900, b'"\xff"'],
+    ids=["half a character", "no number", "beyond all numbers", "too deep", "no text"],
+)
+async def test_a_request_that_could_not_be_read_can_be_looked_at_and_replayed(open_house: OpenHouse, inside: bytes) -> None:
+    raw = b'{"model": "m", "messages": [], "user": ' + inside + b"}"
+    async with open_house() as house:
+        async with house.client.post(f"{house.url}/v1/chat/completions", data=raw, headers={"content-type": "application/json"}) as response:
+            assert response.status == 400
+        id = (await newest(house))["id"]
+        told = await house.call("GET", f"/turns/{id}")
+        assert told["request"] == raw.decode("utf-8", "backslashreplace")
+        assert told["request"] in (await house.call("GET", f"/turns/{id}/curl"))["curl"]
+        await house.call("GET", f"/turns/{id}/frames?kind=wire")
+        assert read((await house.call("GET", f"/turns/{id}/fixture")).splitlines()).request["raw"] == told["request"]
+        replayed = await house.call("POST", f"/turns/{id}/replay")
+        assert replayed["same"] or inside == b'"\xff"'
+
+
+def test_an_answer_may_hold_half_a_character() -> None:
+    answer = bytes(Json({"text": "ü \ud800"}).body)
+    assert answer == '{"text":"ü \\ud800"}'.encode()
+    assert json.loads(answer) == {"text": "ü \ud800"}

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -108,7 +108,7 @@ class App:
             await self._refuse(exchange, error.failure)
         except HTTPException as error:
             await self._refuse_route(exchange, error)
-        except ClientGone:
+        except (ClientGone, ClientDisconnect):
             pass
         except Exception:
             log.exception("request %s failed", request_id)
@@ -186,7 +186,7 @@ class App:
         path = re.sub(r"/{2,}", "/", scope["path"])
         if self.pages is not None and self.pages.covers(path):
             exchange.for_own_pages()
-            await self._route(self.pages, exchange, {**scope, "path": path, "root_path": "", "app": self}, send)
+            await self._route(self.pages, exchange, {**scope, "path": path.rstrip("/") or "/", "root_path": "", "app": self}, send)
             return
         path = path.removeprefix("/v1").rstrip("/") if path == "/v1" or path.startswith("/v1/") else path.rstrip("/")
         api, method = TURN_ROUTES.get(path), scope["method"]

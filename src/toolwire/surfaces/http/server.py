@@ -25,7 +25,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.protocol import GuardedProtocol
-from toolwire.surfaces.web.routes import enter_path
+from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
@@ -199,6 +199,8 @@ class DrainingServer(Server):
             server.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
+            if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
+                connection.transport.abort()  # it would be waited for in vain
         deadline = time.monotonic() + self._drain_s
         while (self.server_state.connections or self.server_state.tasks) and time.monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(0.05)
@@ -211,3 +213,9 @@ class DrainingServer(Server):
         for connection in list(self.server_state.connections):
             if connection.transport is not None:
                 connection.transport.close()
+
+
+def _is_unread_tab(connection: GuardedProtocol) -> bool:
+    """Whether a page's live stream is under way here that nobody reads."""
+    cycle = connection.cycle
+    return cycle is not None and not cycle.response_complete and cycle.scope["path"] == EVENTS_PATH and connection.flow.write_paused

@@ -32,6 +32,7 @@ class ChatApi:
         self._rows = Conversations(web.store)
         self._talks: OrderedDict[str, Talk] = OrderedDict()
         self._opening = asyncio.Lock()
+        web.toolroom.users.append(self._let_go)
 
     def routes(self) -> list[Row]:
         return [
@@ -52,6 +53,9 @@ class ChatApi:
 
     async def close(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values()))
+
+    async def _let_go(self) -> None:
+        await asyncio.gather(*(talk.stop() for talk in self._talks.values() if talk.with_tools))
 
     # --- looking -------------------------------------------------------------------------------------------------------------------------------
 
@@ -86,7 +90,8 @@ class ChatApi:
         return JSONResponse(talk.state(), 201)
 
     async def change(self, request: Request) -> dict[str, Any]:
-        talk, given = await self._talk(request), await body(request)
+        given = await body(request)  # first: nothing may happen to a conversation between finding and changing it
+        talk = await self._talk(request)
         title, model = field(given, "title", str), field(given, "model", str)
         if title is not None:
             talk.rename(" ".join(title.split())[: TITLE * 2] or talk.kept.title)
@@ -97,30 +102,29 @@ class ChatApi:
 
     async def delete(self, request: Request) -> dict[str, Any]:
         talk = await self._talk(request)
-        await talk.stop()
-        del self._talks[talk.kept.id]
-        await self._rows.delete(talk.kept.id)
+        async with self._opening:  # nobody finds it from here on
+            await talk.stop()
+            self._talks.pop(talk.kept.id, None)
+            await self._rows.delete(talk.kept.id)
         self._web.hub.publish("conversations", {})
         return {}
 
     async def turn(self, request: Request) -> Response:
-        talk, given = await self._idle(request), await body(request)
+        given = await body(request)
+        talk = await self._idle(request)
         text = field(given, "text", str, required=True)
         if not text.strip() or len(text) > MOST_TEXT:
             raise ToolwireError("invalid_value", f"A message has from 1 to {MOST_TEXT:,} characters.", param="text")
         self._use(talk, given)
-        if talk.running:  # meanwhile: another tab was quicker
-            raise _busy()
         await talk.begin(text.encode("utf-8", "replace").decode())
         return JSONResponse({}, 202)
 
     async def retry(self, request: Request) -> Response:
-        talk, given = await self._idle(request), await body(request)
+        given = await body(request)
+        talk = await self._idle(request)
         if not talk.kept.entries:
             raise ToolwireError("invalid_request", "There is nothing to ask again.")
         self._use(talk, given)
-        if talk.running:
-            raise _busy()
         await talk.retry()
         return JSONResponse({}, 202)
 

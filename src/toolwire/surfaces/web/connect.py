@@ -60,13 +60,19 @@ class ConnectApi:
         model = member(await body(request), "model", str, required=True)[:LONGEST_NAME]
         key = self._key
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()) as session:
-            trip = RoundTrip(session, self._web.base_url(request).removesuffix("/v1"), client.shaped(bool(key)), model, key)
+            trip = RoundTrip(session, _own_address(request), client.shaped(bool(key)), model, key)
             steps = await trip.run(self._limit_s)
         return {"ok": all(step["ok"] for step in steps), "model": model, "steps": steps}
 
     @property
     def _key(self) -> str:
         return next(iter((*self._web.settings.server.keys, *self._web.settings.server.admin_keys)), "")
+
+
+def _own_address(request: Request) -> str:
+    """Where this request arrived, whatever its Host header says: a key must not go to another server."""
+    host, port = request.scope["server"]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Failed(Exception):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from toolwire.config import Settings
 from toolwire.errors import ToolwireError
@@ -39,7 +40,19 @@ class Web:
 
     def base_url(self, request: Request) -> str:
         """Where clients find the API, as this page was reached."""
-        return f"{request.url.scheme}://{request.url.netloc}/v1"
+        return f"{scheme(request)}://{request.url.netloc}/v1"
+
+
+class Json(JSONResponse):
+    """An answer that may hold what somebody else wrote: half a character goes out escaped, as JSON may have it."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def scheme(request: Request) -> str:
+    """As the browser sees it: TLS may end at a proxy. For addresses that are shown and cookies that are given, never for a decision."""
+    return "https" if request.headers.get("x-forwarded-proto", "").strip().lower() == "https" else request.url.scheme
 
 
 async def body(request: Request) -> dict[str, Any]:
@@ -79,6 +92,6 @@ def number(request: Request, name: str, default: int, most: int) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdigit() or len(text) > 9:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise ToolwireError("invalid_value", f"'{name}' is not a whole number.", param=name)
     return min(int(text), most)

@@ -60,7 +60,8 @@ class Conversations:
         """Newest first; of those only that hold all the words."""
         wanted = _plain(words).split()[:8]
         where = " AND ".join(["words LIKE ? ESCAPE '\\'"] * len(wanted)) or "1"
-        query = f"SELECT id, title, model, created_at, updated_at, words FROM conversations WHERE {where} ORDER BY updated_at DESC, id LIMIT ?"
+        said = "words" if wanted else "''"  # long, and of no use where nothing is looked for
+        query = f"SELECT id, title, model, created_at, updated_at, {said} FROM conversations WHERE {where} ORDER BY updated_at DESC, id LIMIT ?"
         values = (*(f"%{_literal(word)}%" for word in wanted), limit)
         rows = await self._store.run(lambda c: c.execute(query, values).fetchall(), "read")
         names = ("id", "title", "model", "created_at", "updated_at")

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
+from toolwire.trace import weight
+
 KEEP_ALIVE_S = 15.0
 GATHER_S = 0.015
 """So long what happens is gathered before it is sent: fewer, larger frames."""
@@ -71,15 +73,15 @@ class Tab:
 
     def put(self, type: str, data: dict[str, Any]) -> None:
         last = self._waiting[-1] if self._waiting else None
-        if type == "chat" and data["op"] in _MERGED:
-            self._characters += len(data["text"])
-            if last is not None and last[0] == "chat" and all(last[1][name] == data[name] for name in ("conversation", "op")):
-                self._waiting[-1] = ("chat", {**data, "prev": last[1]["prev"], "pieces": [*last[1].get("pieces", ()), last[1]["text"]]})
-                if len(self._waiting[-1][1]["pieces"]) > 64:
-                    self._waiting[-1] = ("chat", _joined(self._waiting[-1][1]))
-                self.woken.set()
-                return
-        self._waiting.append((type, data))
+        words = type == "chat" and data["op"] in _MERGED
+        if type == "chat":
+            self._characters += len(data["text"]) if words else weight(data, 8)
+        if words and last is not None and last[0] == "chat" and all(last[1][name] == data[name] for name in ("conversation", "op")):
+            self._waiting[-1] = ("chat", {**data, "prev": last[1]["prev"], "pieces": [*last[1].get("pieces", ()), last[1]["text"]]})
+            if len(self._waiting[-1][1]["pieces"]) > 64:
+                self._waiting[-1] = ("chat", _joined(self._waiting[-1][1]))
+        else:
+            self._waiting.append((type, data))
         if len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS:
             self._waiting.clear()
             self._characters = 0

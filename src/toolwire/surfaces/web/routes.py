@@ -26,7 +26,7 @@ from toolwire.gateway.store import Store
 from toolwire.ids import random_id
 from toolwire.surfaces.web.chat import ChatApi
 from toolwire.surfaces.web.connect import ConnectApi
-from toolwire.surfaces.web.context import Handler, Web, body, field
+from toolwire.surfaces.web.context import Handler, Json, Web, body, field, scheme
 from toolwire.surfaces.web.hub import Hub
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.preferences import Preferences
@@ -50,6 +50,7 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 WRONG_KEY_S = 0.5
+EVENTS_PATH = "/ui/api/events"
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -135,7 +136,7 @@ class Pages:
             if request.method not in ("GET", "HEAD") and not csrf_fits(token, request.headers.get("x-toolwire-csrf", "")):
                 raise ToolwireError("permission", "The request does not carry this session's CSRF token; load the page again.")
             answer = await handler(request)
-            response = answer if isinstance(answer, Response) else JSONResponse(answer)
+            response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
 
         return checked
@@ -164,7 +165,9 @@ class Pages:
     # --- sessions ------------------------------------------------------------------------------------------------------------------------------
 
     async def _enter(self, request: Request) -> Response:
-        """The one-time link. Whoever has a session already keeps it."""
+        """The one-time link. Whoever has a session already keeps it. Only a person's own visit uses it up, not a look ahead."""
+        if request.method == "HEAD" or any("prefetch" in request.headers.get(name, "") for name in ("sec-purpose", "purpose")):
+            return _guarded(Response(status_code=204 if request.method == "HEAD" else 503), store=False)
         token = await self.sessions.enter(request.query_params.get("token", "")[:200])
         if token is None:
             known = await self.sessions.valid(request.cookies.get(_cookie(request), ""))
@@ -205,7 +208,7 @@ class Pages:
         return response
 
     async def _link(self, request: Request) -> dict[str, Any]:
-        return {"url": f"{request.url.scheme}://{request.url.netloc}{enter_path(self.sessions.link())}"}
+        return {"url": f"{scheme(request)}://{request.url.netloc}{enter_path(self.sessions.link())}"}
 
     # --- the live stream -----------------------------------------------------------------------------------------------------------------------
 
@@ -231,7 +234,7 @@ def _cookie(request: Request) -> str:
 
 
 def _give(response: Response, request: Request, token: str) -> None:
-    secure = request.url.scheme == "https"
+    secure = scheme(request) == "https"
     response.set_cookie(_cookie(request), token, max_age=int(LIFETIME_S), path="/", secure=secure, httponly=True, samesite="strict")
 
 

@@ -77,14 +77,16 @@ class Sessions:
         if now - told > SEEN_EVERY_S:
             told, ends = now, now + LIFETIME_S
             seen = (now, ends, hashed)
-            await self._store.run(lambda c: c.execute("UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?", seen), "write")
+            query = "UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?"
+            if await self._store.run(lambda c: c.execute(query, seen).rowcount, "write") == 0:
+                return False  # it was ended meanwhile
         self._known[hashed] = (ends, told)
         return True
 
     async def end(self, token: str) -> None:
         hashed = _hash(token)
-        self._known.pop(hashed, None)
         await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE token_sha256 = ?", (hashed,)), "write")
+        self._known.pop(hashed, None)  # last: a request that was being judged meanwhile may have remembered it
 
 
 def csrf_of(token: str) -> str:

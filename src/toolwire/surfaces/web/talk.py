@@ -36,6 +36,8 @@ class Talk:
         self.seq = int(time.time() * 1_000_000)  # beyond every number of an earlier process, or of an earlier opening
         self._task: asyncio.Task[None] | None = None
         self._tail: list[str] = []
+        self.with_tools = False
+        """The turn that runs, or ran last, was offered tools."""
         _close_entries(kept.entries, "the server ended")
 
     @property
@@ -109,6 +111,7 @@ class Talk:
 
     async def stop(self) -> None:
         task = self._task
+        await asyncio.sleep(0)  # a turn that is stopped before its first step could not end its answer
         if task is not None and not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -142,6 +145,7 @@ class Talk:
         web, kept = self._web, self.kept
         toolbox = web.toolroom.toolbox if web.toolroom.enabled and web.toolroom.may_use_tools(kept.model) else None
         executor = Executor(toolbox, web.approvals, WebSurface(web)) if toolbox is not None else None
+        self.with_tools = executor is not None
         told = [{"role": "system", "content": WITH_TOOLS}] if executor is not None else []
         asking = Asking(kept.id, kept.model, "web", vault=str(web.toolroom.root.resolve()) if executor is not None else "")
         model = GatewayModel(web.gateway, Caller(request_id=random_id("req_")))

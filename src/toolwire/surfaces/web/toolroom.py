@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -41,6 +41,8 @@ class Toolroom:
         self.toolbox: Toolbox | None = None
         self.error = ""
         """Why the vault is not open though it should be."""
+        self.users: list[Callable[[], Awaitable[None]]] = []
+        """Called before the vault closes: nothing may use its tools, or be granted one, behind its end."""
 
     @property
     def root(self) -> Path:
@@ -84,6 +86,8 @@ class Toolroom:
     async def _close(self) -> None:
         stack, self._stack, self.toolbox = self._stack, None, None
         if stack is not None:
+            for let_go in self.users:
+                await let_go()
             await stack.aclose()
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ import { visible } from './wire-words.js'
 
 const ANCHOR = 24
 const MOST = 120_000
+const BLOCK = 4_000
 
 /**
  * The model's text in pieces: [{kind: 'text' | 'call' | 'thought' | 'markup', text, calls: [numbers]}]. Joined they are the text again.
@@ -122,7 +123,7 @@ export function sidesView(turn) {
   const left = h('pre', { class: 'sides-text', tabindex: '0', role: 'region', 'aria-label': 'What the model wrote' })
   for (const part of parts) {
     if (part.kind === 'text') {
-      left.append(visible(part.text))
+      left.append(...blocks(visible(part.text)))
       continue
     }
     const badges = part.calls.map((number) => {
@@ -168,7 +169,7 @@ export function sidesView(turn) {
           h('div', { class: 'sides-words' }, got.thoughts),
         )
       : null,
-    got.text ? h('div', { class: 'sides-words' }, got.text.slice(0, MOST)) : got.calls?.length ? null : h('p', { class: 'muted' }, 'Nothing.'),
+    got.text ? h('div', { class: 'sides-words' }, blocks(got.text.slice(0, MOST))) : got.calls?.length ? null : h('p', { class: 'muted' }, 'Nothing.'),
     cards,
   )
 
@@ -207,6 +208,23 @@ export function sidesView(turn) {
       side('What the client got', 'Text, and calls as calls, whatever the model had written.', () => JSON.stringify(got, null, 2), right),
     ),
   )
+}
+
+/** Long text in blocks of whole lines, so that only what is looked at is laid out. What stands before the first and after the last line stays in line. */
+function blocks(words) {
+  const out = []
+  let from = words.length > BLOCK ? words.indexOf('\n') + 1 : 0
+  if (from) out.push(words.slice(0, from))
+  while (from && words.length - from > BLOCK) {
+    let end = words.lastIndexOf('\n', from + BLOCK) + 1
+    if (end <= from) end = words.indexOf('\n', from) + 1
+    if (!end) break
+    const text = words.slice(from, end)
+    out.push(h('span', { class: 'sides-block', vars: { '--lines': text.split('\n').length - 1 } }, text))
+    from = end
+  }
+  out.push(words.slice(from))
+  return out
 }
 
 function card(call, number) {
