@@ -196,14 +196,13 @@ class Stage:
 
     page: Page
     site: Site
-    csrf: str = ""
+    key: str = ""
     ids: dict[str, str] = field(default_factory=dict)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         request = self.page.context.request
-        if not self.csrf:
-            self.csrf = request.get(f"{self.site.url}/ui/api/session").json()["csrf"]
-        answer = request.fetch(f"{self.site.url}/ui/api{path}", method=method, data=body, headers={"x-toolwire-csrf": self.csrf})
+        self.key = self.key or self.page.evaluate("localStorage.getItem('toolwire-page')")
+        answer = request.fetch(f"{self.site.url}/ui/api{path}", method=method, data=body, headers={"x-toolwire-page": self.key})
         assert answer.ok, (method, path, answer.status, answer.text())
         return answer.json()
 

@@ -186,7 +186,7 @@ class Watched:
 
     page: Page
     origin: str
-    csrf: str = ""
+    key: str = ""
     news: list[str] = field(default_factory=list)
 
     def note(self, request: Request) -> None:
@@ -213,8 +213,8 @@ class Watched:
         assert not missing, (where, missing[:10])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        self.csrf = self.csrf or self.page.request.get(f"{self.origin}/ui/api/session").json()["csrf"]
-        answer = self.page.request.fetch(f"{self.origin}/ui/api{path}", method=method, data=body, headers={"x-toolwire-csrf": self.csrf})
+        self.key = self.key or self.page.evaluate("localStorage.getItem('toolwire-page')")
+        answer = self.page.request.fetch(f"{self.origin}/ui/api{path}", method=method, data=body, headers={"x-toolwire-page": self.key})
         assert answer.ok, (path, answer.text())
         return answer.json()
 

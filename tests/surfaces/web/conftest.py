@@ -30,7 +30,8 @@ class House:
     url: str
     app: App
     client: aiohttp.ClientSession
-    csrf: str = ""
+    key: str = ""
+    """The page key: what the browser keeps for this origin alone."""
     heard: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     @property
@@ -39,13 +40,13 @@ class House:
 
     async def enter(self) -> None:
         """By the one-time link, as a browser follows it."""
-        async with self.client.get(self.url + enter_path(self.pages.sessions.link())) as response:
-            assert response.status == 200
-        self.csrf = (await self.call("GET", "/session"))["csrf"]
+        async with self.client.get(self.url + enter_path(self.pages.sessions.link()), allow_redirects=False) as response:
+            assert response.status == 303
+            self.key = response.headers["location"].removeprefix("/#page=")
 
     async def call(self, method: str, path: str, body: Any = None, *, status: int | None = None, headers: dict[str, str] | None = None) -> Any:
         """One request of the page's API; the answer's JSON. `status` None: whatever is a success."""
-        sent = {"x-toolwire-csrf": self.csrf, **(headers or {})}
+        sent = {"x-toolwire-page": self.key, **(headers or {})}
         async with self.client.request(method, f"{self.url}/ui/api{path}", json=body, headers=sent) as response:
             text = await response.text()
             assert response.status == status if status is not None else response.status < 300, (response.status, text)
@@ -79,7 +80,7 @@ class House:
         opened = asyncio.Event()
 
         async def listen() -> None:
-            async with self.client.get(f"{self.url}/ui/api/events") as response:
+            async with self.client.get(f"{self.url}/ui/api/events?page={self.key}") as response:
                 assert response.status == 200
                 kind = ""
                 async for raw in response.content:

@@ -198,7 +198,7 @@ async def test_a_conversation_is_exported_as_a_note_that_can_go_on(open_house: A
     async with open_house("say Use **80** degrees.") as house:
         id = await begun(house, 'Grüner Tea? "quoted"/\r\nx')
         await house.ended(id)
-        async with house.client.get(f"{house.url}/ui/api/conversations/{id}/note") as response:
+        async with house.client.get(f"{house.url}/ui/api/conversations/{id}/note?page={house.key}") as response:
             assert response.headers["content-type"].startswith("text/markdown")
             assert response.headers["content-disposition"].endswith("filename*=UTF-8''Gr%C3%BCner%20Tea%20quoted%20x.md")
             note = parse(await response.text())
@@ -234,7 +234,7 @@ async def test_an_empty_or_endless_message_is_refused(open_house: Any, text: str
 
 
 async def test_draining_lets_go_of_the_tabs(open_house: Any) -> None:
-    async with open_house() as house, house.client.get(f"{house.url}/ui/api/events") as response:
+    async with open_house() as house, house.client.get(f"{house.url}/ui/api/events?page={house.key}") as response:
         await response.content.readuntil(b"\n\n")
         house.app.drain()
         rest = await asyncio.wait_for(response.content.read(), 5)
@@ -279,7 +279,7 @@ async def test_a_turn_that_arrives_slowly_does_not_bring_a_deleted_conversation_
             yield b'"Hello"}'
 
         async def asks(method: str, path: str) -> int:
-            headers = {"x-toolwire-csrf": house.csrf}
+            headers = {"x-toolwire-page": house.key}
             async with house.client.request(method, f"{house.url}/ui/api/conversations/{id}{path}", data=slowly(), headers=headers) as response:
                 return int(response.status)
 
@@ -332,7 +332,7 @@ async def test_a_server_that_ends_does_not_wait_for_a_tab_that_does_not_read(ope
         cookie = next(iter(house.client.cookie_jar))
         host, _, port = house.url.removeprefix("http://").partition(":")
         tab = socket.create_connection((host, int(port)))
-        tab.sendall(f"GET /ui/api/events HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {cookie.key}={cookie.value}\r\n\r\n".encode())
+        tab.sendall(f"GET /ui/api/events?page={house.key} HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {cookie.key}={cookie.value}\r\n\r\n".encode())
         hub = house.pages.web.hub
 
         async def behind() -> bool:

@@ -1,8 +1,9 @@
-"""Who reaches the pages' API: only a session, only from the server's own pages, and only with its CSRF token."""
+"""Who reaches the pages' API: only a session, only from the server's own pages, and only with its page key."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import aiohttp
 import pytest
 
 from toolwire.surfaces.web.routes import enter_path
-from toolwire.surfaces.web.sessions import LIFETIME_S, LINK_S, Sessions, csrf_of
+from toolwire.surfaces.web.sessions import LIFETIME_S, LINK_S, Sessions
 
 ADMIN = "an-admin-key-of-some-length"
 
@@ -33,7 +34,7 @@ async def test_the_one_time_link_works_once(open_house: Any) -> None:
     async with open_house() as house, stranger() as first, stranger() as second:
         link = house.url + enter_path(house.pages.sessions.link())
         async with first.get(link, allow_redirects=False) as response:
-            assert (response.status, response.headers["location"]) == (303, "/")
+            assert response.status == 303 and re.fullmatch("/#page=[0-9a-f]{40}", response.headers["location"])
             cookie = response.headers["set-cookie"]
         assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower() and "Path=/" in cookie
         async with second.get(link, allow_redirects=False) as response:
@@ -53,9 +54,9 @@ async def test_whoever_has_a_session_and_opens_an_old_link_keeps_it(open_house: 
 async def test_a_session_can_make_a_link_for_another_browser(open_house: Any) -> None:
     async with open_house() as house, stranger() as phone:
         link = (await house.call("POST", "/session/link"))["url"]
-        async with phone.get(link) as response:
-            assert response.status == 200
-        async with phone.get(f"{house.url}/ui/api/session") as response:
+        async with phone.get(link, allow_redirects=False) as response:
+            page = response.headers["location"].removeprefix("/#page=")
+        async with phone.get(f"{house.url}/ui/api/session?page={page}") as response:
             assert response.status == 200
 
 
@@ -66,19 +67,29 @@ async def test_an_admin_key_starts_a_session_and_a_plain_key_does_not(keyed_hous
                 assert response.status == 401
         async with client.post(f"{house.url}/ui/api/session", json={"key": ADMIN}) as response:
             assert response.status == 200
-        async with client.get(f"{house.url}/ui/api/session") as response:
+            page = (await response.json())["page"]
+        async with client.get(f"{house.url}/ui/api/session", headers={"x-toolwire-page": page}) as response:
             assert response.status == 200
         async with client.get(f"{house.url}/v1/models", headers={"authorization": f"Bearer {ADMIN}"}) as response:
             assert response.status == 200
 
 
-@pytest.mark.parametrize("token", ["", "0" * 40, "ü"])
-async def test_what_changes_something_needs_the_csrf_token(open_house: Any, token: str) -> None:
+@pytest.mark.parametrize("key", ["", "0" * 40, "ü"])
+async def test_the_cookie_alone_opens_nothing(open_house: Any, key: str) -> None:
+    """A browser sends it to every port of its host: whoever runs a server there must not get in with it."""
     async with open_house() as house:
-        headers = {"x-toolwire-csrf": token.encode().decode("latin-1")} if token else {"x-toolwire-csrf": ""}
-        refused = await house.call("PUT", "/settings", {"tool_calling": True}, status=403, headers=headers)
-        assert "CSRF" in refused["error"]["message"]
+        for method, path in (("GET", "/session"), ("GET", "/events"), ("GET", "/approvals"), ("PUT", "/settings"), ("POST", "/session/link")):
+            await house.call(method, path, {"tool_calling": True}, status=401, headers={"x-toolwire-page": key.encode().decode("latin-1")})
+        await house.call("PUT", f"/settings?page={house.key}", {"tool_calling": True}, status=401, headers={"x-toolwire-page": ""})
         assert (await house.call("GET", "/settings"))["tool_calling"] is False
+
+
+async def test_the_page_key_of_one_session_does_not_open_another(open_house: Any) -> None:
+    async with open_house() as house, stranger() as phone:
+        async with phone.get((await house.call("POST", "/session/link"))["url"]) as response:
+            assert response.status == 200
+        async with phone.get(f"{house.url}/ui/api/session", headers={"x-toolwire-page": house.key}) as response:
+            assert response.status == 401
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,7 @@ async def test_no_other_origin_reaches_the_api_even_with_the_cookie_and_the_toke
     async with open_house() as house:
         for method, path in (("GET", "/session"), ("GET", "/events"), ("PUT", "/settings"), ("POST", "/session")):
             async with house.client.request(
-                method, f"{house.url}/ui/api{path}", json={}, headers={"x-toolwire-csrf": house.csrf, **headers}
+                method, f"{house.url}/ui/api{path}", json={}, headers={"x-toolwire-page": house.key, **headers}
             ) as response:
                 assert response.status == 403
                 assert "access-control-allow-origin" not in response.headers
@@ -126,7 +137,7 @@ async def test_a_session_outlives_a_restart_and_the_store_knows_only_its_hash(op
     async with open_house() as house:
         cookie = next(iter(house.client.cookie_jar))
         dump = await house.pages.web.store.run(lambda c: "\n".join(c.iterdump()), "read")
-        assert cookie.value not in dump and csrf_of(cookie.value) not in dump
+        assert cookie.value not in dump and house.key not in dump
         token = cookie.value
     async with open_house() as house:
         assert await house.pages.sessions.valid(token)
@@ -187,7 +198,7 @@ async def test_a_look_ahead_does_not_use_the_link_up(open_house: Any, method: st
         async with ahead.request(method, link, headers=headers, allow_redirects=False) as response:
             assert response.status in (204, 503) and "set-cookie" not in response.headers
         async with person.get(link, allow_redirects=False) as response:
-            assert response.headers["location"] == "/" and "set-cookie" in response.headers
+            assert response.headers["location"].startswith("/#page=") and "set-cookie" in response.headers
 
 
 async def test_behind_a_proxy_with_tls_the_cookie_is_secure_and_addresses_are_those_of_the_proxy(open_house: Any) -> None:

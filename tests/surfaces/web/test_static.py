@@ -10,7 +10,9 @@ import pytest
 STATIC = Path(__file__).resolve().parents[3] / "src" / "toolwire" / "surfaces" / "web" / "static"
 SCRIPTS = sorted(STATIC.glob("*.js"))
 FILES = sorted(file for file in STATIC.iterdir() if file.suffix in (".js", ".css", ".html", ".svg"))
-MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|srcdoc|\beval\b|new Function|javascript:")
+MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|srcdoc|\beval\b|new Function|javascript:"
+)
 ELSEWHERE = re.compile(r"""(?:src|href|url\(|import|from|fetch\()\s*=?\s*['"(]?\s*(?:https?:)?//""")
 MOST_LINES = 410
 

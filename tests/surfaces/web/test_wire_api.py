@@ -104,7 +104,7 @@ async def test_a_turn_becomes_a_command_and_a_fixture_and_is_the_same_again(open
         words = shlex.split((await house.call("GET", f"/turns/{id}/curl"))["curl"].replace("\\\n", ""))
         assert words[:3] == ["curl", "-N", f"{house.url}/v1/chat/completions"] and not any("Authorization" in word for word in words)
         assert json.loads(words[-1])["messages"][0]["content"] == "It's $HOME `id` \\ ünï"
-        async with house.client.get(f"{house.url}/ui/api/turns/{id}/fixture") as response:
+        async with house.client.get(f"{house.url}/ui/api/turns/{id}/fixture?page={house.key}") as response:
             assert response.headers["content-disposition"] == f'attachment; filename="{id}.jsonl"'
             fixture = await response.text()
         assert (await asyncio.to_thread(replay, read(fixture.splitlines()))).wire_now == raw

@@ -1,8 +1,8 @@
 """The pages' routes: one shell for every page, its files, and the API below /ui/api that only a session reaches.
 
 Rules: the shell and its files are the same for everybody and tell nothing. The API answers only its own pages: a request that a browser sends for
-another origin, be it another port of this machine, is refused, and gets no CORS headers. Whatever changes something carries the session's CSRF
-token. No answer may be framed, sniffed or cached by others, and the content security policy lets nothing run but the shell's own files.
+another origin, be it another port of this machine, is refused, and gets no CORS headers. Every request carries the session's page key beside the
+cookie. No answer may be framed, sniffed or cached by others, and the content security policy lets nothing run but the shell's own files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toolwire.surfaces.web.context import Handler, Json, Web, body, field, schem
 from toolwire.surfaces.web.hub import Hub
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.preferences import Preferences
-from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions, csrf_fits, csrf_of
+from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.settings import SettingsApi
 from toolwire.surfaces.web.toolroom import Source, Toolroom, vault_tools
 from toolwire.surfaces.web.wire import WireApi
@@ -50,6 +50,8 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 WRONG_KEY_S = 0.5
+PAGE_KEY = "page"
+"""How the page is given its key: behind the address, where no server sees it."""
 EVENTS_PATH = "/ui/api/events"
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -131,10 +133,8 @@ class Pages:
         async def checked(request: Request) -> Response:
             _check_place(request)
             token = request.cookies.get(_cookie(request), "")
-            if not await self.sessions.valid(token):
+            if not await self.sessions.valid(token) or not await self.sessions.page_key_fits(token, _page_key(request)):
                 raise ToolwireError("authentication", "This page needs a session: open the link that toolwire serve printed, or use an admin key.")
-            if request.method not in ("GET", "HEAD") and not csrf_fits(token, request.headers.get("x-toolwire-csrf", "")):
-                raise ToolwireError("permission", "The request does not carry this session's CSRF token; load the page again.")
             answer = await handler(request)
             response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
@@ -172,7 +172,7 @@ class Pages:
         if token is None:
             known = await self.sessions.valid(request.cookies.get(_cookie(request), ""))
             return _guarded(RedirectResponse("/" if known else "/?link=used", 303), store=False)
-        response = _guarded(RedirectResponse("/", 303), store=False)
+        response = _guarded(RedirectResponse(f"/#{PAGE_KEY}={await self.sessions.page_key(token)}", 303), store=False)
         _give(response, request, token)
         return response
 
@@ -183,14 +183,13 @@ class Pages:
         if token is None:
             await asyncio.sleep(WRONG_KEY_S)
             raise ToolwireError("authentication", "This is not an admin key (server.admin_keys).")
-        response = _guarded(JSONResponse({"csrf": csrf_of(token)}), store=False)
+        response = _guarded(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), store=False)
         _give(response, request, token)
         return response
 
     async def _session(self, request: Request) -> dict[str, Any]:
         toolroom, settings = self.web.toolroom, self.web.settings
         return {
-            "csrf": csrf_of(request.cookies[_cookie(request)]),
             "boot": self.web.boot,
             "version": version("toolwire"),
             "base_url": self.web.base_url(request),
@@ -231,6 +230,11 @@ def enter_path(token: str) -> str:
 def _cookie(request: Request) -> str:
     """Browsers share cookies between the ports of a host: each server has its own name."""
     return f"toolwire_{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def _page_key(request: Request) -> str:
+    """From its header; what a browser asks for by itself, a download or the live stream, has it in the address."""
+    return request.headers.get("x-toolwire-page", "") or (request.query_params.get(PAGE_KEY, "") if request.method == "GET" else "")
 
 
 def _give(response: Response, request: Request, token: str) -> None:

@@ -1,14 +1,16 @@
 """Who sits before the pages. A session starts from a one-time link or an admin key, never from being on this machine: a local program, or the agent
 itself, must not be able to approve its own calls.
 
-Rules: a session's token lives in a cookie that scripts and other sites do not get; the store keeps only its hash. What changes something must also
-carry the session's CSRF token, in a header that no foreign page can send. A link works once.
+Rules: a session's token lives in a cookie that scripts and other sites do not get; the store keeps only its hash. Browsers send a cookie to every
+port of its host, so the cookie alone opens nothing: whatever is asked must also carry the session's page key, which the page keeps where only its
+own origin finds it, and which does not follow from the cookie. A link works once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +20,7 @@ from toolwire.gateway.store import Store
 LIFETIME_S = 30 * 86400.0
 LINK_S = 86400.0
 SEEN_EVERY_S = 3600.0
+PAGE_SECRET = "page_secret"
 MOST_LINKS = 64
 
 
@@ -26,6 +29,7 @@ class Sessions:
         self._store = store
         self._admin = [hashlib.sha256(key.encode()).digest() for key in admin_keys]
         self._clock = clock
+        self._secret: bytes | None = None
         self._links: dict[str, float] = {}
         self._known: dict[str, tuple[float, float]] = {}
         """By the token's hash: when it ends, and when the store was last told that it was seen."""
@@ -83,19 +87,27 @@ class Sessions:
         self._known[hashed] = (ends, told)
         return True
 
+    async def page_key(self, token: str) -> str:
+        """What the session's own pages know beside the cookie."""
+        return hmac.new(await self._page_secret(), token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:40]
+
+    async def page_key_fits(self, token: str, given: str) -> bool:
+        return hmac.compare_digest((await self.page_key(token)).encode(), given.encode("utf-8", "replace"))
+
+    async def _page_secret(self) -> bytes:
+        """Kept in the store: a page's key outlives the process, and is the same for all that share the store."""
+        if self._secret is None:
+            fresh = (PAGE_SECRET, json.dumps(secrets.token_hex(32)))
+            query = "INSERT INTO preferences (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+            await self._store.run(lambda c: c.execute(query, fresh), "write")
+            row = await self._store.run(lambda c: c.execute("SELECT value FROM preferences WHERE name = ?", fresh[:1]).fetchone(), "read")
+            self._secret = bytes.fromhex(json.loads(row[0]))
+        return self._secret
+
     async def end(self, token: str) -> None:
         hashed = _hash(token)
         await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE token_sha256 = ?", (hashed,)), "write")
         self._known.pop(hashed, None)  # last: a request that was being judged meanwhile may have remembered it
-
-
-def csrf_of(token: str) -> str:
-    """Known to whoever can read an answer of this session's; tells nothing of the token."""
-    return hashlib.sha256(b"csrf:" + token.encode()).hexdigest()[:40]
-
-
-def csrf_fits(token: str, given: str) -> bool:
-    return hmac.compare_digest(csrf_of(token).encode(), given.encode("utf-8", "replace"))
 
 
 def _hash(token: str) -> str:

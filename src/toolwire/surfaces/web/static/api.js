@@ -1,10 +1,12 @@
-// Talking to the server: JSON in and out, with the session's token on whatever changes something.
+// Talking to the server: JSON in and out, with the page key on everything: the cookie alone opens nothing.
 //
 // A failure is an `ApiError` with the server's own words. Status 0: the server did not answer at all. On 401 whoever called `onSignedOut` is told.
 
 const ROOT = '/ui/api'
 
-let csrf = ''
+const KEPT = 'toolwire-page'
+
+let pageKey = ''
 let signedOut = () => {}
 
 export class ApiError extends Error {
@@ -23,8 +25,18 @@ export const put = (path, body = {}, options) => call('PUT', path, body, options
 export const patch = (path, body = {}, options) => call('PATCH', path, body, options)
 export const del = (path, options) => call('DELETE', path, undefined, options)
 
-/** The address of a path, for links and downloads. */
-export const url = (path) => ROOT + path
+/** The address of a path, for what the browser asks by itself: downloads, the live stream. */
+export const url = (path) => ROOT + query(path, { page: pageKey })
+
+/** Keeps the page key of a session that begins. */
+export function keep(key) {
+  pageKey = key
+  try {
+    localStorage.setItem(KEPT, key)
+  } catch {
+    // a browser that keeps nothing: the session lasts as long as this tab
+  }
+}
 
 /** A path with those parameters that have a value. */
 export function query(path, params) {
@@ -36,16 +48,28 @@ export function onSignedOut(fn) {
   signedOut = fn
 }
 
-/** The session as the server tells it; keeps its token for later calls. */
-export async function session() {
-  const told = await call('GET', '/session', undefined, { quiet: true })
-  csrf = told.csrf
-  return told
+/** The session as the server tells it. */
+export const session = () => call('GET', '/session', undefined, { quiet: true })
+
+/** The key that the one-time link brought, behind the address; it does not stay there. */
+function given() {
+  const found = /^#page=([0-9a-f]+)$/.exec(location.hash)
+  if (!found) return ''
+  history.replaceState(history.state, '', location.pathname + location.search)
+  keep(found[1])
+  return found[1]
 }
 
-async function call(method, path, body, { signal, quiet = false, again = true } = {}) {
-  const headers = { accept: 'application/json' }
-  if (method !== 'GET') headers['x-toolwire-csrf'] = csrf
+function kept() {
+  try {
+    return localStorage.getItem(KEPT) ?? ''
+  } catch {
+    return ''
+  }
+}
+
+async function call(method, path, body, { signal, quiet = false } = {}) {
+  const headers = { accept: 'application/json', 'x-toolwire-page': pageKey }
   if (body !== undefined) headers['content-type'] = 'application/json'
   let response
   try {
@@ -64,19 +88,7 @@ async function call(method, path, body, { signal, quiet = false, again = true } 
   if (response.ok) return read(response)
   const error = await failure(response)
   if (error.status === 401 && !quiet) signedOut()
-  if (error.status === 403 && method !== 'GET' && again && (await renewed())) return call(method, path, body, { signal, quiet, again: false })
   throw error
-}
-
-/** Whether the token is another by now, as after a restart of the server. */
-async function renewed() {
-  const before = csrf
-  try {
-    await session()
-  } catch {
-    return false
-  }
-  return csrf !== before
 }
 
 async function read(response) {
@@ -95,3 +107,5 @@ async function failure(response) {
   }
   return new ApiError(response.status, told.message || `The server answered ${response.status} ${response.statusText}`.trim() + '.', told)
 }
+
+pageKey = given() || kept()

@@ -203,6 +203,7 @@ export function tabList(items, chosen, onpick, label = 'Views') {
       const on = tab.dataset.id === id
       tab.setAttribute('aria-selected', String(on))
       tab.tabIndex = on ? 0 : -1
+      if (on && list.scrollWidth > list.clientWidth) list.scrollLeft += tab.getBoundingClientRect().left - list.getBoundingClientRect().left - 24
     }
   }
   function choose(id) {

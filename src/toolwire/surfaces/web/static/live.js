@@ -6,6 +6,8 @@
 //   `boot`   the server was restarted (it says another boot id); `lost` follows
 // While the tab is hidden for longer than 30 s the stream is closed, so that many tabs do not use up the browser's connections.
 
+import { url } from './api.js'
+
 const HIDDEN_MS = 30_000
 const FIRST_WAIT_MS = 500
 const LONGEST_WAIT_MS = 8_000
@@ -57,7 +59,7 @@ class Live {
 
   #connect() {
     this.#close()
-    const source = new EventSource('/ui/api/events')
+    const source = new EventSource(url('/events'))
     this.#source = source
     source.addEventListener('hello', (event) => this.#hello(JSON.parse(event.data)))
     source.addEventListener('error', () => source === this.#source && this.#broken())

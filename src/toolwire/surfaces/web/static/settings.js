@@ -91,9 +91,9 @@ function toolCalling(page) {
   }
   function show({ tool_calling: on, vault: { root, open, error } }) {
     if (!toggle.disabled || toggle.checked !== on) toggle.checked = on
-    if (!on) clear(status, h('p', { class: 'row small muted' }, icon('shield', 16), 'Off: no model is offered a tool of the vault.'))
+    if (!on) clear(status, h('p', { class: 'row nowrap small muted' }, icon('shield', 16), 'Off: no model is offered a tool of the vault.'))
     else if (error) clear(status, banner(['The vault could not be opened: ', error], 'bad'))
-    else if (open) clear(status, h('p', { class: 'row small' }, icon('check', 16), h('span', null, 'On. Indexed on this machine: ', h('span', { class: 'mono' }, root))))
+    else if (open) clear(status, h('p', { class: 'row nowrap small' }, icon('check', 16), h('span', null, 'On. Indexed on this machine: ', h('span', { class: 'mono' }, root))))
     else clear(status, banner('The vault is not open.', 'warn'))
   }
   return { node, show }

@@ -6,7 +6,7 @@ import { banner, clear, h, icon } from './dom.js'
 /** Shows how to sign in; calls back once somebody did. */
 export function signIn(done) {
   const used = new URLSearchParams(location.search).has('link')
-  const said = h('div')
+  const said = h('div', { class: 'trouble' })
   const input = h('input', {
     class: 'input',
     id: 'admin-key',
@@ -30,7 +30,7 @@ export function signIn(done) {
     button.disabled = true
     clear(said)
     try {
-      await api.post('/session', { key: input.value }, { quiet: true, again: false })
+      api.keep((await api.post('/session', { key: input.value }, { quiet: true })).page)
       await done()
     } catch (error) {
       said.append(banner(error.message, 'bad'))
