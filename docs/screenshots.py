@@ -13,6 +13,7 @@ import base64
 import json
 import os
 import random
+import socket
 import struct
 import sys
 import tempfile
@@ -38,6 +39,7 @@ from toolwire.tools.contract import Approval, Preview, Touched  # noqa: E402
 FOLDER = Path(__file__).with_name("screenshots")
 SIZES = {390: 844, 1024: 768, 1920: 1080}
 WAIT_S = 20.0
+USUAL_PORT = 8788
 
 # --- what the server has -------------------------------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "gemma-3-4b": {"tools": "constrained", "script": f"say I will note the new price.\n{EDIT}\n---\nsay Done: the plan has the new price."},
     "codex": {"tools": "parked", "script": f"say First the plan, then today's note.\n{READ}\n{WRITE}\n---\nsay Both are done."},
+    "demo": {"tools": "emulated"},
     "mistral-small": {"script": "chunk 5\npause 40ms\nsay Green tea wants eighty degrees and two minutes.\nusage 38 11"},
     "phi-4-mini": {"tools": "emulated", "script": "fail rate_limit The upstream is busy: 429 Too Many Requests, try again in 20 s."},
 }
@@ -198,6 +201,7 @@ class Stage:
     site: Site
     key: str = ""
     ids: dict[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         request = self.page.context.request
@@ -250,7 +254,7 @@ class Stage:
 
     def turn(self, model: str, calls: bool) -> str:
         turns = self.call("GET", f"/turns?model={model}&limit=50")["turns"]
-        found: str = next(one["id"] for one in turns if bool(one["calls"]) == calls and time.time() - one["at"] < 120)
+        found: str = next(one["id"] for one in turns if bool(one["calls"]) == calls and one["at"] > self.began)
         return found
 
 
@@ -357,8 +361,10 @@ def connect(stage: Stage) -> None:
 
 def connect_test(stage: Stage) -> None:
     page = stage.go("/ui/connect?client=codex")
+    page.get_by_label("Model", exact=True).select_option("demo")
+    expect(page.get_by_role("tabpanel").get_by_text('model = "demo"')).to_be_visible()
     page.get_by_role("button", name="Test the round trip").click()
-    expect(page.get_by_role("button", name="Test again")).to_be_visible()
+    expect(page.get_by_text("It works")).to_be_visible()
 
 
 def tester(stage: Stage) -> None:
@@ -384,6 +390,7 @@ def turn(tab: str, model: str = "qwen3-8b", calls: bool = True) -> Callable[[Sta
 
 def below(stage: Stage) -> None:
     """The tabs at the top: what stands in them is the scene."""
+    stage.page.get_by_role("tab", selected=True).scroll_into_view_if_needed()
     stage.page.get_by_role("tablist").evaluate("node => node.scrollIntoView({block: 'start'})")
 
 
@@ -413,17 +420,17 @@ SCENES = (
     Scene("inbox-grants", inbox("grants", "One conversation")),
     Scene("inbox-audit", inbox("audit", "newest first")),
     Scene("settings", settings),
-    Scene("settings-confirm", settings_confirm, after=settings_again),
     Scene("connect", connect),
     Scene("connect-test", connect_test, tester),
     Scene("wire", wire),
     Scene("turn", turn("overview")),
     *(Scene(f"turn-{tab}", turn(tab), below) for tab in ("request", "frames", "events", "wire", "sides")),
+    Scene("settings-confirm", settings_confirm, after=settings_again),  # the last: what waits lapses with it
 )
 
 
-def opened(folder: Path) -> Site:
-    """The server of the scenes, with its vault and its past."""
+def opened(folder: Path, port: int = 0) -> Site:
+    """The server of the scenes, with its vault and its past, which is at home in this folder."""
     vault = folder / "Notes"
     for path, text in NOTES.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)
@@ -434,10 +441,20 @@ def opened(folder: Path) -> Site:
     config = {
         "server": {"host": "127.0.0.1", "drain_s": 1},
         "models": {id: {"backend": "scripted", **options} for id, options in MODELS.items()},
-        "vault": {"root": str(vault), "enabled": True, "exclude": ["Private/**"]},
+        "vault": {"root": "~/Notes", "enabled": True, "exclude": ["Private/**"]},
         "store": {"url": f"sqlite:///{folder}/toolwire.db"},
     }
-    return Site(folder, config).start()
+    return Site(folder, config, port).start()
+
+
+def usual_port() -> int:
+    """The port that the guides name, where nobody has it."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", USUAL_PORT))
+        except OSError:
+            return 0
+    return USUAL_PORT
 
 
 def begin(page: Page, site: Site) -> Stage:
@@ -536,13 +553,13 @@ def main(argv: list[str] | None = None) -> int:
     looks = [(width, "light") for width in SIZES] + [(width, "dark") for width in (SIZES if arguments.all else (1024,))]
     scenes = [scene for scene in SCENES if not arguments.only or scene.name in arguments.only]
     arguments.to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory(prefix="ada-") as made, sync_playwright() as playwright:
         folder = Path(made)
         (folder / "fonts.conf").write_text(FONTS)
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=[*QUIET, "--font-render-hinting=none"], env={**os.environ, "FONTCONFIG_FILE": str(folder / "fonts.conf")}
         )
-        site = opened(folder)
+        site = opened(folder, usual_port())
         try:
             context = browser.new_context(viewport={"width": 1280, "height": 800}, locale="en-GB")
             stage = begin(context.new_page(), site)

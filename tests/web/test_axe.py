@@ -121,7 +121,7 @@ STATES = (
     ("inbox-deny", at("/ui/inbox", press("^Deny"), asks)),
     ("inbox-revoke", at("/ui/inbox?tab=grants", press("^Revoke"), asks)),
     ("settings-unfolded", at("/ui/settings", press("Link for another browser"), sees("It works once"), unfolded)),
-    ("settings-changed", at("/ui/settings", lambda page: page.get_by_label("One model or pattern a line").fill("qwen*"), sees("1 of 7 models"))),
+    ("settings-changed", at("/ui/settings", lambda page: page.get_by_label("One model or pattern a line").fill("qwen*"), sees("1 of 8 models"))),
     ("wire-unfolded", at("/ui/wire?tool=note_write&window=1h", sees("Calls by tool"), unfolded)),
     ("wire-none", at("/ui/wire?model=nothing", sees("No turn"))),
     ("turn-none", at("/ui/wire/turn_0", sees("not in the journal"))),

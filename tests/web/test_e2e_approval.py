@@ -62,7 +62,8 @@ def told(page: Page, words: str, place: int = -1) -> None:
 
 
 def approvals(page: Page, status: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = page.request.get(f"{_origin(page)}/ui/api/approvals?status={status}").json()["approvals"]
+    key = page.evaluate("localStorage.getItem('toolwire-page')")
+    found: list[dict[str, Any]] = page.request.get(f"{_origin(page)}/ui/api/approvals?status={status}&page={key}").json()["approvals"]
     return found
 
 
@@ -386,7 +387,11 @@ def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: An
     page.route("**/ui/api/approvals?status=pending&limit=200", hold)
     page.reload()
     expect(answer(page)).to_contain_text("Hello.")
-    page.evaluate("window.heard = 0; new EventSource('/ui/api/events').addEventListener('approvals', () => { window.heard += 1 })")
+    page.evaluate(
+        """const events = new EventSource('/ui/api/events?page=' + localStorage.getItem('toolwire-page'))
+        window.heard = 0
+        events.addEventListener('approvals', () => { window.heard += 1 })"""
+    )
     send(page)
     expect(page).to_have_title(re.compile(r"^\(1\)"))
     page.wait_for_function("() => window.heard >= 2")  # whoever asks tells, and so does whoever watches the store: no further news will come

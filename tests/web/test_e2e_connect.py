@@ -12,7 +12,8 @@ pytestmark = pytest.mark.xdist_group("web-rest")
 
 CALLS = 'call toolwire_check {"word": "ping"}\n---\nsay It said: {result}'
 KEY = "a-server-key-of-some-length"
-TOLD = "model => fetch('/ui/api/connect?model=' + encodeURIComponent(model)).then(answer => answer.json())"
+TOLD = """model => fetch('/ui/api/connect?model=' + encodeURIComponent(model), {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}})
+  .then(answer => answer.json())"""
 
 
 def clients(page: Page) -> list[str]:

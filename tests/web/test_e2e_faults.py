@@ -83,7 +83,9 @@ def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_mo
     expect(page.get_by_role("region", name="Tool call: Write a note")).to_contain_text("stopped")
     expect(answer(page)).to_contain_text("the server ended")
     expect(page).not_to_have_title(re.compile(r"^\(\d"))  # nothing waits any more
-    listed = [page.request.get(f"{here.url}/ui/api/approvals?status={status}").json()["approvals"] for status in ("pending", "decided", "expired")]
+    key = page.evaluate("localStorage.getItem('toolwire-page')")
+    asked = [f"{here.url}/ui/api/approvals?page={key}&status={status}" for status in ("pending", "decided", "expired")]
+    listed = [page.request.get(address).json()["approvals"] for address in asked]
     assert [len(one) for one in listed] == [0, 0, 1]
     assert not (here.vault / "Cup.md").exists()
     page.get_by_role("button", name="Retry").click()  # asked anew, it can be

@@ -82,7 +82,7 @@ def test_a_page_of_another_origin_reads_and_changes_nothing_though_the_browser_h
     for method, path in (("GET", "/ui/api/session"), ("GET", "/ui/api/settings"), ("POST", "/ui/api/session/link"), ("PUT", "/ui/api/settings")):
         for _, kind, status, text in page.evaluate(TRY, [here.url + path, method]):
             assert kind in ("blocked", "opaque") or status == 403, (method, path, kind, status)
-            assert "csrf" not in text and "http" not in text
+            assert "boot" not in text and "http" not in text
     own = browsing.tab("/ui/settings")
     expect(own.get_by_role("switch", name="Enable AI Tool Calling")).not_to_be_checked()
 

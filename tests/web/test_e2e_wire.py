@@ -77,7 +77,9 @@ def total(page: Page, name: str) -> Locator:
 
 
 def told(page: Page, path: str) -> Any:
-    return page.evaluate("path => fetch('/ui/api' + path).then(answer => answer.json())", path)
+    return page.evaluate(
+        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}}).then(answer => answer.json())", path
+    )
 
 
 def test_turns_of_a_client_appear_while_they_run_and_end_before_ones_eyes(site: Any, browse: Any) -> None:

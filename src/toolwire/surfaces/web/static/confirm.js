@@ -12,7 +12,10 @@ export function confirmed({ title, content, yes, danger = false, first = null })
   foot.append(no, agree)
   return new Promise((resolve) => {
     let answer = false
-    const agreed = () => { answer = true; dialog.close() }
+    const agreed = () => {
+      answer = true
+      dialog.close()
+    }
     for (const button of [close, no]) button.addEventListener('click', () => dialog.close())
     agree.addEventListener('click', agreed)
     first?.addEventListener('keydown', (event) => {
@@ -20,7 +23,9 @@ export function confirmed({ title, content, yes, danger = false, first = null })
       event.preventDefault() // the same key must not press the button that gets the focus back
       agreed()
     })
-    dialog.addEventListener('click', (event) => { if (event.target === dialog) dialog.close() })
+    dialog.addEventListener('click', (event) => {
+      if (event.target === dialog) dialog.close()
+    })
     dialog.addEventListener('close', () => resolve(answer), { once: true })
     show(dialog, first ?? no)
   })

@@ -9,7 +9,16 @@ const MODEL = 'toolwire-connect-model'
 
 export async function open(main, context) {
   const page = h('div', { class: 'page connect' })
-  const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Connect a client'), h('p', null, 'Point a client at this server, and its tool calls work with any model behind it.')))
+  const head = h(
+    'div',
+    { class: 'page-head' },
+    h(
+      'div',
+      null,
+      h('h1', null, 'Connect a client'),
+      h('p', null, 'Point a client at this server, and its tool calls work with any model behind it.'),
+    ),
+  )
   const trouble = h('div', { class: 'trouble' })
   const body = h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading')
   page.append(head, trouble, body)
@@ -26,7 +35,12 @@ export async function open(main, context) {
 
   function draw() {
     const { told } = state
-    clear(trouble, told.needs_key ? banner('This server wants a key. Wherever YOUR_KEY stands, put one of the keys of server.keys; this page does not know them.', '') : null)
+    clear(
+      trouble,
+      told.needs_key
+        ? banner('This server wants a key. Wherever YOUR_KEY stands, put one of the keys of server.keys; this page does not know them.', '')
+        : null,
+    )
     const picker = modelPicker(told, async (model) => {
       remember(model)
       try {
@@ -36,19 +50,33 @@ export async function open(main, context) {
         failed(error)
       }
     })
-    const list = tabList(told.clients.map(({ id, name }) => ({ id, label: name, domId: `connect-${id}` })), state.client, pick, 'Clients')
+    const list = tabList(
+      told.clients.map(({ id, name }) => ({ id, label: name, domId: `connect-${id}` })),
+      state.client,
+      pick,
+      'Clients',
+    )
     list.classList.add('client-tabs')
-    list.addEventListener('keydown', (event) => { // it stands upright on wide screens
+    list.addEventListener('keydown', (event) => {
+      // it stands upright on wide screens
       const key = { ArrowDown: 'ArrowRight', ArrowUp: 'ArrowLeft' }[event.key]
       if (!key) return
       event.preventDefault()
       list.dispatchEvent(new KeyboardEvent('keydown', { key }))
     })
-    body.replaceWith(h('div', { class: 'stack loose' },
-      h('div', { class: 'panel connect-basics' },
-        h('div', { class: 'field' }, h('span', { class: 'label' }, 'Address'), copied(told.base_url, 'Copy the address')),
-        h('div', { class: 'field' }, h('label', { class: 'label', for: 'connect-model' }, 'Model'), picker)),
-      h('div', { class: 'client-columns' }, list, panel)))
+    body.replaceWith(
+      h(
+        'div',
+        { class: 'stack loose' },
+        h(
+          'div',
+          { class: 'panel connect-basics' },
+          h('div', { class: 'field' }, h('span', { class: 'label' }, 'Address'), copied(told.base_url, 'Copy the address')),
+          h('div', { class: 'field' }, h('label', { class: 'label', for: 'connect-model' }, 'Model'), picker),
+        ),
+        h('div', { class: 'client-columns' }, list, panel),
+      ),
+    )
     drawClient()
   }
 
@@ -63,13 +91,18 @@ export async function open(main, context) {
   function drawClient() {
     const client = state.told.clients.find(({ id }) => id === state.client)
     panel.setAttribute('aria-labelledby', `connect-${client.id}`)
-    clear(panel,
-      h('div', null,
+    clear(
+      panel,
+      h(
+        'div',
+        null,
         h('div', { class: 'row' }, h('h2', null, client.name), h('span', { class: 'badge' }, APIS[client.api] ?? client.api)),
-        h('p', { class: 'muted' }, client.summary)),
+        h('p', { class: 'muted' }, client.summary),
+      ),
       h('ol', { class: 'connect-steps' }, client.steps.map(step)),
       tester(client),
-      h('p', { class: 'hint' }, 'The same in words: ', h('code', null, client.docs)))
+      h('p', { class: 'hint' }, 'The same in words: ', h('code', null, client.docs)),
+    )
   }
 
   function tester(client) {
@@ -95,11 +128,26 @@ export async function open(main, context) {
       result.append(outcome(state.tests.get(key)))
       text(words, 'Test again')
     }
-    return h('section', { class: 'tester stack', 'aria-label': `Test of ${client.name}` },
-      h('div', { class: 'row between' },
-        h('div', { class: 'grow tester-words' }, h('h3', null, 'Does it work?'), h('p', { class: 'muted small' }, 'A real round trip to this server, in the shape this client uses: one call of a harmless tool, its result, the answer. Nothing of your vault is part of it.')),
-        button),
-      result)
+    return h(
+      'section',
+      { class: 'tester stack', 'aria-label': `Test of ${client.name}` },
+      h(
+        'div',
+        { class: 'row between' },
+        h(
+          'div',
+          { class: 'grow tester-words' },
+          h('h3', null, 'Does it work?'),
+          h(
+            'p',
+            { class: 'muted small' },
+            'A real round trip to this server, in the shape this client uses: one call of a harmless tool, its result, the answer. Nothing of your vault is part of it.',
+          ),
+        ),
+        button,
+      ),
+      result,
+    )
   }
 
   try {
@@ -115,17 +163,23 @@ export async function open(main, context) {
 
 function modelPicker(told, onpick) {
   if (!told.models.length) return h('p', { class: 'muted', id: 'connect-model' }, 'This server has no model.')
-  const picker = h('select', { class: 'select', id: 'connect-model', onchange: () => onpick(picker.value) },
-    told.models.map(({ id, tools }) => h('option', { value: id, selected: id === told.model }, `${id} · ${tools}`)))
+  const picker = h(
+    'select',
+    { class: 'select', id: 'connect-model', onchange: () => onpick(picker.value) },
+    told.models.map(({ id, tools }) => h('option', { value: id, selected: id === told.model }, `${id} · ${tools}`)),
+  )
   return picker
 }
 
 function step({ label, value, code, language, note }) {
-  return h('li', null,
+  return h(
+    'li',
+    null,
     h('span', { class: 'label' }, label),
     value ? copied(value, `Copy: ${label}`) : null,
     code ? codeBlock(code.replace(/\n$/, ''), language) : null,
-    note ? h('p', { class: 'hint' }, note) : null)
+    note ? h('p', { class: 'hint' }, note) : null,
+  )
 }
 
 function copied(value, label) {
@@ -134,15 +188,28 @@ function copied(value, label) {
 
 function outcome({ ok, model, steps }) {
   const failedAt = steps.find((one) => one.ok === false)
-  return h('div', { class: 'stack' },
-    banner(ok ? `It works: ${model} called the tool and answered with its result.` : `It does not work yet: ${failedAt?.name ?? 'a step'} failed.`, ok ? 'ok' : 'bad'),
-    h('ol', { class: 'checks' }, steps.map(check)))
+  return h(
+    'div',
+    { class: 'stack' },
+    banner(
+      ok ? `It works: ${model} called the tool and answered with its result.` : `It does not work yet: ${failedAt?.name ?? 'a step'} failed.`,
+      ok ? 'ok' : 'bad',
+    ),
+    h('ol', { class: 'checks' }, steps.map(check)),
+  )
 }
 
 function check({ name, ok, ms: took, detail }) {
   const [picture, kind, words] = ok === null ? ['more', 'idle', 'Not tried'] : ok ? ['check', 'ok', 'Passed'] : ['close', 'bad', 'Failed']
-  return h('li', { class: `check ${kind}` }, icon(picture, 16), h('span', { class: 'visually-hidden' }, `${words}: `), h('span', { class: 'strong' }, name),
-    h('span', { class: 'check-time' }, ok === null ? '' : ms(took)), h('p', { class: 'check-detail' }, detail))
+  return h(
+    'li',
+    { class: `check ${kind}` },
+    icon(picture, 16),
+    h('span', { class: 'visually-hidden' }, `${words}: `),
+    h('span', { class: 'strong' }, name),
+    h('span', { class: 'check-time' }, ok === null ? '' : ms(took)),
+    h('p', { class: 'check-detail' }, detail),
+  )
 }
 
 function remembered() {

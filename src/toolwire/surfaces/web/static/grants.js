@@ -12,12 +12,20 @@ const STAGES = { run: 'may run', share: 'may share what it finds' }
 
 /** The grants as a list, each with a button that revokes it after asking. `revoked` is called when one is gone, `failed` with an error. */
 export function grantList(grants, { api, revoked, failed }) {
-  return h('ul', { class: 'cases', 'aria-label': 'Remembered grants' }, grants.map((grant) => grantEntry(grant, { api, revoked, failed })))
+  return h(
+    'ul',
+    { class: 'cases', 'aria-label': 'Remembered grants' },
+    grants.map((grant) => grantEntry(grant, { api, revoked, failed })),
+  )
 }
 
 export function grantEntry(grant, { api, revoked, failed }) {
   const [scope, words] = SCOPES[grant.scope] ?? [grant.scope, '']
-  const button = h('button', { type: 'button', class: 'button danger small', 'aria-label': `Revoke the grant for ${grant.tool}`, onclick: revoke }, 'Revoke')
+  const button = h(
+    'button',
+    { type: 'button', class: 'button danger small', 'aria-label': `Revoke the grant for ${grant.tool}`, onclick: revoke },
+    'Revoke',
+  )
   async function revoke() {
     const content = [
       h('p', null, h('code', null, grant.tool), ` will ask again before each call of ${grant.model || 'the model'}.`),
@@ -33,15 +41,30 @@ export function grantEntry(grant, { api, revoked, failed }) {
       failed(error)
     }
   }
-  return h('li', { class: 'case' },
-    h('div', { class: 'case-main' },
-      h('div', { class: 'row' }, h('code', { class: 'strong' }, grant.tool), h('span', { class: 'badge' }, scope), h('span', { class: 'muted small' }, STAGES[grant.stage] ?? grant.stage)),
-      h('dl', { class: 'facts' },
+  return h(
+    'li',
+    { class: 'case' },
+    h(
+      'div',
+      { class: 'case-main' },
+      h(
+        'div',
+        { class: 'row' },
+        h('code', { class: 'strong' }, grant.tool),
+        h('span', { class: 'badge' }, scope),
+        h('span', { class: 'muted small' }, STAGES[grant.stage] ?? grant.stage),
+      ),
+      h(
+        'dl',
+        { class: 'facts' },
         fact('Covers', grant.target ? [h('span', { class: 'mono' }, visible(grant.target)), words ? ` (${words})` : ''] : words),
         fact('Model', h('span', { class: 'mono' }, visible(grant.model || 'any'))),
         fact('Vault', h('span', { class: 'mono' }, visible(grant.vault || 'none'))),
-        fact('Since', when(grant.created_at)))),
-    h('div', { class: 'case-actions' }, button))
+        fact('Since', when(grant.created_at)),
+      ),
+    ),
+    h('div', { class: 'case-actions' }, button),
+  )
 }
 
 /** A name and its value, in a list of facts. */

@@ -25,11 +25,7 @@ export function timeline(turn, sources, onrow) {
   const table = h('tbody')
   const zoomed = h('span', { class: 'muted small timeline-range' })
   const tool = (name, label, fn) =>
-    h(
-      'button',
-      { type: 'button', class: 'button quiet small square', 'aria-label': label, title: label, onclick: fn },
-      icon(name, 15),
-    )
+    h('button', { type: 'button', class: 'button quiet small square', 'aria-label': label, title: label, onclick: fn }, icon(name, 15))
   const whole = h('button', { type: 'button', class: 'button quiet small', hidden: true, onclick: () => zoom(0, end()) }, 'Whole turn')
   const earlier = tool('left', 'Earlier', () => pan(-0.5))
   const later = tool('right', 'Later', () => pan(0.5))

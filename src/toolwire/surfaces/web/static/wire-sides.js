@@ -169,7 +169,11 @@ export function sidesView(turn) {
           h('div', { class: 'sides-words' }, got.thoughts),
         )
       : null,
-    got.text ? h('div', { class: 'sides-words' }, blocks(got.text.slice(0, MOST))) : got.calls?.length ? null : h('p', { class: 'muted' }, 'Nothing.'),
+    got.text
+      ? h('div', { class: 'sides-words' }, blocks(got.text.slice(0, MOST)))
+      : got.calls?.length
+        ? null
+        : h('p', { class: 'muted' }, 'Nothing.'),
     cards,
   )
 

@@ -115,7 +115,11 @@ export async function openTurn(main, context, id) {
         fact('Tokens', tokens),
         fact('Calls', turn.calls?.length ? callNames(turn.calls) : 'none'),
         fact('Parked before', turn.parked_ms ? ms(turn.parked_ms) : null, 'How long the run waited for the results that this request brought'),
-        fact('Parked after', turn.parked_after?.to_ms ? ms(turn.parked_after.to_ms - turn.parked_after.from_ms) : null, 'How long the run waited until another request brought the results'),
+        fact(
+          'Parked after',
+          turn.parked_after?.to_ms ? ms(turn.parked_after.to_ms - turn.parked_after.from_ms) : null,
+          'How long the run waited until another request brought the results',
+        ),
         fact('Time', moment(turn.at).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' })),
       ),
     )
