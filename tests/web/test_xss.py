@@ -341,6 +341,8 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     for payload in PAYLOADS:
         id = tab.call("POST", "/conversations", {"model": "asks"})["id"]
         tab.call("PATCH", f"/conversations/{id}", {"title": payload})
+    count = len(tab.call("GET", "/conversations?limit=500")["conversations"])
+    expect(page.get_by_role("complementary", name="Conversations").get_by_role("listitem")).to_have_count(count)
     page.get_by_role("button", name="Model:").click()
     tab.inert("models and titles", *MODELS, *PAYLOADS)
 

@@ -123,7 +123,7 @@ class Chat {
     this.list.go(id)
     this.composer.open(id)
     if (id === undefined) this.fresh()
-    else await this.fetch()
+    else await (this.fetched = this.fetch())
     this.scroller.toEnd()
   }
 
@@ -347,7 +347,7 @@ class Chat {
   /** Whether the words were taken. */
   async send(words) {
     clear(this.trouble)
-    if (!this.picker.value) await this.loaded
+    if (!this.picker.value) await Promise.all([this.loaded, this.fetched]) // who is quicker than the page waits for it
     const model = this.picker.value
     if (!model) {
       this.fail(new Error('Choose a model first.'))

@@ -3,8 +3,9 @@
 // Law: these pages change only the switch, the list of models and grants. Where the vault is, and what of it may be seen, stands in the file alone.
 
 import { confirmed } from './confirm.js'
-import { banner, clear, codeBlock, copyButton, counted, h, icon, text } from './dom.js'
+import { banner, clear, codeBlock, counted, h, icon, text } from './dom.js'
 import { fact, grantList } from './grants.js'
+import { appearance, section, signIn } from './settings-browser.js'
 
 export const title = 'Settings'
 
@@ -15,16 +16,24 @@ const CONTENTS = {
   disk: 'Requests and answers are kept on disk, readable by you alone.',
   off: 'Requests and answers are not kept; only what a turn was, never what was said.',
 }
-const THEMES = [['system', 'As the system'], ['light', 'Light'], ['dark', 'Dark']]
-const THEME = 'toolwire-theme'
 const FEW = 4
 
 export async function open(main, context) {
   const trouble = h('div', { class: 'trouble' })
   const sections = h('div', { class: 'settings' })
-  main.append(h('div', { class: 'page' },
-    h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Settings'), h('p', null, 'What models may do here. Everything else stands in the configuration file.'))),
-    trouble, sections))
+  main.append(
+    h(
+      'div',
+      { class: 'page' },
+      h(
+        'div',
+        { class: 'page-head' },
+        h('div', null, h('h1', null, 'Settings'), h('p', null, 'What models may do here. Everything else stands in the configuration file.')),
+      ),
+      trouble,
+      sections,
+    ),
+  )
   const failed = (error) => clear(trouble, banner(error.message, 'bad', true))
   const page = { context, failed, worked: () => clear(trouble), models: [], settings: null }
   const parts = [toolCalling(page), toolModels(page), grants(page), vault(page), journal(page), signIn(page), appearance(page), configuration(page)]
@@ -35,7 +44,11 @@ export async function open(main, context) {
       const [settings, { models }] = await Promise.all([context.api.get('/settings'), context.api.get('/models')])
       page.models = models
       page.show(settings)
-      if (!sections.contains(parts[0].node)) clear(sections, parts.map(({ node }) => node))
+      if (!sections.contains(parts[0].node))
+        clear(
+          sections,
+          parts.map(({ node }) => node),
+        )
     } catch (error) {
       if (!page.settings) clear(sections)
       failed(error)
@@ -53,23 +66,35 @@ export async function open(main, context) {
   }
 }
 
-function section(name, words, ...children) {
-  return h('section', { class: 'panel stack loose' }, h('div', null, h('h2', null, name), words ? h('p', { class: 'muted small' }, words) : null), children)
-}
-
 // --- the switch ----------------------------------------------------------------------------------------------------------------------------------
 
 function toolCalling(page) {
-  const toggle = h('input', { type: 'checkbox', class: 'switch', role: 'switch', id: 'tool-calling', 'aria-describedby': 'tool-calling-words tool-calling-warning', onchange: change })
+  const toggle = h('input', {
+    type: 'checkbox',
+    class: 'switch',
+    role: 'switch',
+    id: 'tool-calling',
+    'aria-describedby': 'tool-calling-words tool-calling-warning',
+    onchange: change,
+  })
   const status = h('div', { 'aria-live': 'polite' })
-  const node = h('section', { class: 'panel stack loose' },
-    h('div', { class: 'row nowrap switch-row' },
-      h('div', { class: 'grow' },
+  const node = h(
+    'section',
+    { class: 'panel stack loose' },
+    h(
+      'div',
+      { class: 'row nowrap switch-row' },
+      h(
+        'div',
+        { class: 'grow' },
         h('h2', null, h('label', { for: 'tool-calling' }, 'Enable AI Tool Calling (Experimental)')),
-        h('p', { class: 'muted small', id: 'tool-calling-words' }, DESCRIPTION)),
-      toggle),
+        h('p', { class: 'muted small', id: 'tool-calling-words' }, DESCRIPTION),
+      ),
+      toggle,
+    ),
     h('p', { class: 'setting-warning', id: 'tool-calling-warning' }, WARNING),
-    status)
+    status,
+  )
 
   async function change() {
     const wanted = toggle.checked
@@ -93,7 +118,16 @@ function toolCalling(page) {
     if (!toggle.disabled || toggle.checked !== on) toggle.checked = on
     if (!on) clear(status, h('p', { class: 'row nowrap small muted' }, icon('shield', 16), 'Off: no model is offered a tool of the vault.'))
     else if (error) clear(status, banner(['The vault could not be opened: ', error], 'bad'))
-    else if (open) clear(status, h('p', { class: 'row nowrap small' }, icon('check', 16), h('span', null, 'On. Indexed on this machine: ', h('span', { class: 'mono' }, root))))
+    else if (open)
+      clear(
+        status,
+        h(
+          'p',
+          { class: 'row nowrap small' },
+          icon('check', 16),
+          h('span', null, 'On. Indexed on this machine: ', h('span', { class: 'mono' }, root)),
+        ),
+      )
     else clear(status, banner('The vault is not open.', 'warn'))
   }
   return { node, show }
@@ -105,7 +139,9 @@ function agreed({ root, exists, include, exclude }) {
     h('p', null, 'This folder will be indexed on this machine, so that it can be searched:'),
     h('p', { class: 'vault-root mono' }, icon('folder', 16), root),
     exists ? null : banner('There is no such folder. Set vault.root in the configuration file.', 'warn'),
-    include.length || exclude.length ? h('dl', { class: 'facts' }, include.length ? fact('Only', patterns(include)) : null, exclude.length ? fact('Not', patterns(exclude)) : null) : null,
+    include.length || exclude.length
+      ? h('dl', { class: 'facts' }, include.length ? fact('Only', patterns(include)) : null, exclude.length ? fact('Not', patterns(exclude)) : null)
+      : null,
     h('p', null, 'Indexing shares nothing. A model sees of it only what you approve, call by call.'),
     h('p', { class: 'muted small' }, WARNING),
   ]
@@ -117,27 +153,85 @@ const patterns = (list) => list.map((one, at) => [at ? ', ' : '', h('code', null
 // --- models --------------------------------------------------------------------------------------------------------------------------------------
 
 function toolModels(page) {
-  const area = h('textarea', { class: 'textarea mono', id: 'tool-models', rows: '4', spellcheck: 'false', autocapitalize: 'off', 'aria-describedby': 'tool-models-hint', oninput: matched })
+  const area = h('textarea', {
+    class: 'textarea mono',
+    id: 'tool-models',
+    rows: '4',
+    spellcheck: 'false',
+    autocapitalize: 'off',
+    'aria-describedby': 'tool-models-hint',
+    oninput: matched,
+  })
   const save = h('button', { type: 'submit', class: 'button primary', disabled: true }, 'Save')
-  const undo = h('button', { type: 'button', class: 'button quiet', hidden: true, onclick: () => { area.value = saved(); matched() } }, 'Undo')
+  const undo = h(
+    'button',
+    {
+      type: 'button',
+      class: 'button quiet',
+      hidden: true,
+      onclick: () => {
+        area.value = saved()
+        matched()
+      },
+    },
+    'Undo',
+  )
   const said = h('p', { class: 'muted small', role: 'status' })
   const list = h('ul', { class: 'model-matches' })
-  const node = section('Models allowed to use tools', null, h('form', { class: 'columns', onsubmit: submit },
-    h('div', { class: 'field' },
-      h('label', { class: 'label', for: 'tool-models' }, 'One model or pattern a line'), area,
-      h('p', { class: 'hint', id: 'tool-models-hint' }, h('code', null, '*'), ' stands for anything: ', h('code', null, 'ollama/*'), '. No line, no model.'),
-      h('div', { class: 'row' }, save, undo)),
-    h('div', { class: 'stack' }, said, h('div', { class: 'scroll matches-scroll', tabindex: '0', role: 'region', 'aria-label': 'Models of this server' }, list))))
+  const node = section(
+    'Models allowed to use tools',
+    null,
+    h(
+      'form',
+      { class: 'columns', onsubmit: submit },
+      h(
+        'div',
+        { class: 'field' },
+        h('label', { class: 'label', for: 'tool-models' }, 'One model or pattern a line'),
+        area,
+        h(
+          'p',
+          { class: 'hint', id: 'tool-models-hint' },
+          h('code', null, '*'),
+          ' stands for anything: ',
+          h('code', null, 'ollama/*'),
+          '. No line, no model.',
+        ),
+        h('div', { class: 'row' }, save, undo),
+      ),
+      h(
+        'div',
+        { class: 'stack' },
+        said,
+        h('div', { class: 'scroll matches-scroll', tabindex: '0', role: 'region', 'aria-label': 'Models of this server' }, list),
+      ),
+    ),
+  )
 
   const saved = () => (page.settings?.tool_models ?? []).join('\n')
-  const written = () => area.value.split('\n').map((line) => line.trim()).filter(Boolean)
+  const written = () =>
+    area.value
+      .split('\n')
+      .map((line) => line.trim())
+      .filter(Boolean)
 
   function matched() {
     const tests = written().map(glob)
     const fits = page.models.map(({ id }) => tests.some((test) => test.test(id)))
     const count = fits.filter(Boolean).length
     text(said, `${count} of ${counted(page.models.length, 'model')} may use tools`)
-    clear(list, page.models.map(({ id }, at) => h('li', { class: fits[at] ? 'may' : 'may-not' }, icon(fits[at] ? 'check' : 'close', 15), h('span', { class: 'visually-hidden' }, fits[at] ? 'May use tools: ' : 'May not: '), h('span', { class: 'mono' }, id))))
+    clear(
+      list,
+      page.models.map(({ id }, at) =>
+        h(
+          'li',
+          { class: fits[at] ? 'may' : 'may-not' },
+          icon(fits[at] ? 'check' : 'close', 15),
+          h('span', { class: 'visually-hidden' }, fits[at] ? 'May use tools: ' : 'May not: '),
+          h('span', { class: 'mono' }, id),
+        ),
+      ),
+    )
     const changed = written().join('\n') !== saved()
     save.disabled = !changed
     undo.hidden = !changed
@@ -183,14 +277,36 @@ function glob(pattern) {
 
 function grants(page) {
   const list = h('div', { class: 'stack' })
-  const link = h('a', { href: '/ui/inbox?tab=grants', onclick: (event) => { event.preventDefault(); page.context.navigate('/ui/inbox?tab=grants') } }, 'All grants, in the inbox')
+  const link = h(
+    'a',
+    {
+      href: '/ui/inbox?tab=grants',
+      onclick: (event) => {
+        event.preventDefault()
+        page.context.navigate('/ui/inbox?tab=grants')
+      },
+    },
+    'All grants, in the inbox',
+  )
   const node = section('Remembered grants', 'Calls that you let go ahead without asking again.', list)
   async function show() {
     try {
       const current = (await page.context.api.get('/grants')).grants.filter((grant) => !grant.revoked_at)
-      const changed = { api: page.context.api, failed: page.failed, revoked: (grant) => { page.context.announce(`The grant for ${grant.tool} is revoked.`); show() } }
+      const changed = {
+        api: page.context.api,
+        failed: page.failed,
+        revoked: (grant) => {
+          page.context.announce(`The grant for ${grant.tool} is revoked.`)
+          show()
+        },
+      }
       if (!current.length) clear(list, h('p', { class: 'muted' }, 'Nothing is remembered: every call asks you.'))
-      else clear(list, grantList(current.slice(0, FEW), changed), h('p', { class: 'small' }, current.length > FEW ? `${current.length - FEW} more. ` : '', link))
+      else
+        clear(
+          list,
+          grantList(current.slice(0, FEW), changed),
+          h('p', { class: 'small' }, current.length > FEW ? `${current.length - FEW} more. ` : '', link),
+        )
     } catch (error) {
       page.failed(error)
     }
@@ -205,11 +321,27 @@ function vault() {
   const where = h('p', { class: 'hint' })
   const node = section('Vault', null, facts, where)
   function show({ vault: { root, exists, include, exclude, open }, config_path: path }) {
-    clear(facts,
-      fact('Root', h('span', { class: 'mono' }, root), ' ', open ? h('span', { class: 'badge ok' }, 'open') : exists ? h('span', { class: 'badge' }, 'closed') : h('span', { class: 'badge warn' }, 'not there')),
+    clear(
+      facts,
+      fact(
+        'Root',
+        h('span', { class: 'mono' }, root),
+        ' ',
+        open
+          ? h('span', { class: 'badge ok' }, 'open')
+          : exists
+            ? h('span', { class: 'badge' }, 'closed')
+            : h('span', { class: 'badge warn' }, 'not there'),
+      ),
       fact('Only', include.length ? patterns(include) : 'every note'),
-      fact('Not', exclude.length ? patterns(exclude) : 'nothing is left out, but for hidden files'))
-    clear(where, 'Root and patterns are changed only in the configuration file', path ? [': ', h('code', null, path)] : '; there is none yet: write a toolwire.toml where you start the server', '.')
+      fact('Not', exclude.length ? patterns(exclude) : 'nothing is left out, but for hidden files'),
+    )
+    clear(
+      where,
+      'Root and patterns are changed only in the configuration file',
+      path ? [': ', h('code', null, path)] : '; there is none yet: write a toolwire.toml where you start the server',
+      '.',
+    )
   }
   return { node, show }
 }
@@ -218,65 +350,26 @@ function journal() {
   const facts = h('dl', { class: 'facts wide' })
   const node = section('Journal', 'What the wire inspector shows is kept by these rules, set in the configuration file.', facts)
   function show({ journal: { contents, max_mb: most, path } }) {
-    clear(facts, fact('Contents', h('code', null, contents), ' ', CONTENTS[contents] ?? ''), fact('At most', `${most} MB`), path ? fact('Folder', h('span', { class: 'mono' }, path)) : null)
+    clear(
+      facts,
+      fact('Contents', h('code', null, contents), ' ', CONTENTS[contents] ?? ''),
+      fact('At most', `${most} MB`),
+      path ? fact('Folder', h('span', { class: 'mono' }, path)) : null,
+    )
   }
   return { node, show }
 }
 
 function configuration() {
   const held = h('div', { class: 'stack' })
-  const node = section('Configuration in force', 'From file, environment and command line. Secrets are masked.', h('details', { class: 'unfold' }, h('summary', null, 'Show the configuration'), held))
-  return { node, show: ({ config, config_path: path }) => clear(held, path ? h('p', { class: 'small muted' }, 'File: ', h('code', null, path)) : null, codeBlock(config.trimEnd(), 'toml')) }
-}
-
-// --- this browser --------------------------------------------------------------------------------------------------------------------------------
-
-function signIn(page) {
-  const held = h('div', { 'aria-live': 'polite' })
-  const make = h('button', { type: 'button', class: 'button', onclick: link }, icon('key', 16), 'Link for another browser')
-  const leave = h('button', { type: 'button', class: 'button danger', onclick: out }, 'Sign out')
-  async function link() {
-    make.disabled = true
-    try {
-      const { url } = await page.context.api.post('/session/link')
-      const field = h('input', { class: 'input mono', readOnly: true, value: url, 'aria-label': 'One-time link', onfocus: () => field.select() })
-      clear(held, h('div', { class: 'stack' }, h('div', { class: 'row nowrap' }, field, copyButton(url)), h('p', { class: 'hint' }, 'It works once, and lets whoever opens it decide about tool calls. Give it to nobody else.')))
-    } catch (error) {
-      page.failed(error)
-    }
-    make.disabled = false
+  const node = section(
+    'Configuration in force',
+    'From file, environment and command line. Secrets are masked.',
+    h('details', { class: 'unfold' }, h('summary', null, 'Show the configuration'), held),
+  )
+  return {
+    node,
+    show: ({ config, config_path: path }) =>
+      clear(held, path ? h('p', { class: 'small muted' }, 'File: ', h('code', null, path)) : null, codeBlock(config.trimEnd(), 'toml')),
   }
-  async function out() {
-    const content = h('p', null, 'To come back you need a new link: toolwire serve prints one when it starts, and another signed-in browser can make one here.')
-    if (!(await confirmed({ title: 'Sign out of this browser?', content, yes: 'Sign out', danger: true }))) return
-    try {
-      await page.context.api.del('/session')
-      location.assign('/')
-    } catch (error) {
-      page.failed(error)
-    }
-  }
-  return { node: section('Sign-in', 'This browser is signed in. Only signed-in browsers can approve anything.', h('div', { class: 'row' }, make, leave), held) }
-}
-
-function appearance() {
-  const html = document.documentElement
-  const radios = THEMES.map(([id]) => h('input', { type: 'radio', name: 'theme', value: id, onchange: () => choose(id) }))
-  const node = section('Appearance', null, h('fieldset', { class: 'choices' }, h('legend', { class: 'visually-hidden' }, 'Theme'),
-    THEMES.map(([, label], at) => h('label', { class: 'choice' }, radios[at], label))))
-  function choose(id) {
-    if (id === 'system') delete html.dataset.theme
-    else html.dataset.theme = id
-    try {
-      if (id === 'system') localStorage.removeItem(THEME)
-      else localStorage.setItem(THEME, id)
-    } catch {
-      // it holds for this tab
-    }
-  }
-  const draw = () => { for (const radio of radios) radio.checked = radio.value === (html.dataset.theme ?? 'system') }
-  const watch = new MutationObserver(draw) // the button of the shell changes it too
-  watch.observe(html, { attributeFilter: ['data-theme'] })
-  draw()
-  return { node, close: () => watch.disconnect() }
 }
