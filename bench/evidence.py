@@ -239,11 +239,12 @@ SECTIONS: tuple[Section, ...] = (
     ),
     tested(
         "web",
-        "The pages: long turns beside a plain page, and axe-core in every theme and width",
-        "web",
-        "stays_smooth or axe",
-        {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1"), "TOOLWIRE_AXE_LOOKS": ("4", "1")},
+        "Long turns in the pages, beside a plain page with the same text",
+        "web/test_smooth.py",
+        "stays_smooth",
+        {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1")},
     ),
+    tested("web-axe", "axe-core on every page and state, in every theme and width", "web/test_axe.py", "axe", {"TOOLWIRE_AXE_LOOKS": ("4", "1")}),
     tested("vault-kills", "Writers and indexers killed at random moments", "vault", "killed", {"TOOLWIRE_KILL_ROUNDS": ("200", "3")}),
 )
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 pytestmark = pytest.mark.xdist_group("web-rest")
 
@@ -226,3 +226,23 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     pressed(page, "ArrowDown")
     expect(tabs.nth(1)).to_be_focused()
     expect(page.get_by_role("tabpanel")).to_contain_text(tabs.nth(1).inner_text())
+
+
+def test_who_writes_faster_than_the_page_loads_is_waited_for(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": "say Hello."}})).tab()
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    page.keyboard.type("One")
+    pressed(page, "Enter")
+    answers = page.get_by_role("article", name="Answer of m")
+    expect(answers.get_by_role("button", name="Retry")).to_be_visible()
+    held: list[Route] = []
+    page.route("**/ui/api/conversations/*", lambda route: held.append(route))
+    page.reload()
+    page.get_by_role("textbox", name="Message").focus()
+    page.keyboard.type("Two")
+    with page.expect_request("**/ui/api/conversations?*"):  # the page goes on meanwhile
+        pressed(page, "Enter")
+        page.get_by_role("searchbox", name="Search conversations").fill("One")
+    assert held
+    page.unroute("**/ui/api/conversations/*")  # lets go what is held
+    expect(answers).to_have_count(2)

@@ -104,8 +104,9 @@ def compared(name: str, browsing: Any, ours: Callable[[Page], None], address: st
     counts: Callable[[Iterable[float]], float] = min if ROUNDS < MANY else statistics.median
     own, other = counts(mine for mine, _ in rounds), counts(plain for _, plain in rounds)
     ratio = float(max(own, LEAST_MS) / max(other, LEAST_MS))
-    each = ", ".join(f"{mine:.0f} / {plain:.0f}" for mine, plain in rounds)
-    print(f"outcomes: {name}: longest task {own:.0f} ms, of a plain page {other:.0f} ms, ratio {ratio:.1f}; 0: none of 50 ms or more ({each})")
+    spread = " and ".join(f"{min(column):.0f} to {max(column):.0f}" for column in zip(*rounds, strict=True))
+    times = f"longest task {own:.0f} ms, of a plain page {other:.0f} ms, ratio {ratio:.1f}"
+    print(f"outcomes: {name}: {times}; in {ROUNDS} rounds {spread}; 0: none of 50 ms")
     return ratio
 
 
