@@ -137,7 +137,7 @@ async def test_a_parked_run_says_which_turn_it_came_from_and_how_long_it_waited(
 async def test_who_listens_is_told_when_a_turn_is_planned_and_when_it_has_ended() -> None:
     gateway = scripted()
     told: list[dict[str, Any]] = []
-    journal_of(gateway).listeners.append(told.append)
+    journal_of(gateway).listeners.append(lambda turn: told.append(turn()))
     await ask(gateway)
     assert [(turn["state"], turn["model"], turn["strategy"]) for turn in told] == [("running", "m", "native"), ("ended", "m", "native")]
     assert told[0]["id"] == told[1]["id"] and told[1]["calls"] == ["get_weather"]

@@ -180,6 +180,19 @@ async def test_two_continuations_at_the_same_time_conflict(table: Any) -> None:
     assert (await ask(table, follow_up(first, "again")))[1] == "replayed"
 
 
+async def test_a_continuation_that_is_sent_again_when_its_first_client_was_lost_is_replayed_and_not_refused(table: Any) -> None:
+    table.play("call get_weather\n---\npause 200ms\nsay {result}", tools="parked")
+    first, _ = await ask(table, request())
+    lost = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
+    await asyncio.sleep(0)
+    again = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
+    for _ in range(20):  # it would be refused by then
+        await asyncio.sleep(0)
+    lost.cancel()
+    body, kind = await again
+    assert (text(body), kind) == ("sunny", "replayed")
+
+
 async def test_a_key_has_a_limit_and_its_oldest_park_goes_first(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     table.gateway.parking = Parking(ParkedSettings(max_per_key=2))

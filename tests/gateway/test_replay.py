@@ -153,6 +153,22 @@ async def test_a_conversation_of_stored_responses_is_the_same_without_the_store(
     await store.close()
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_could_not_be_stored_is_the_same_again(tmp_path: Path, stream: bool) -> None:
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+
+    async def full(stored: object) -> None:
+        raise ToolwireError("overloaded", "The disk is full.")
+
+    store.put = full  # type: ignore[method-assign]
+    gateway = scripted("say hi", store=store)
+    raw = await ask(gateway, "responses", request("responses", stream=stream))
+    told = await again(gateway)
+    assert (b'{"stored":false}' in raw) is stream and told.differences == [] and told.wire_now.encode() == raw
+    await gateway.close()
+    await store.close()
+
+
 class Refusing(ScriptedBackend):
     """A model that turns out to take no tools."""
 

@@ -1,11 +1,14 @@
-"""The store: what goes in comes out, to its owner only, and what can not be kept is said."""
+"""The store, on each engine: what goes in comes out, to its owner only, and what can not be kept is said."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,10 @@ from typing import Any
 import pytest
 
 from toolwire.errors import ToolwireError
+from toolwire.gateway import schema
 from toolwire.gateway import store as store_module
+from toolwire.gateway.engines import Connection
 from toolwire.gateway.items import decode_items, encode_items
-from toolwire.gateway.schema import MIGRATIONS
 from toolwire.gateway.store import Store, StoredResponse
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 
@@ -48,7 +52,7 @@ def url_of(path: Path) -> str:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
+async def file_store(tmp_path: Path) -> AsyncIterator[Store]:
     opened = Store(url_of(tmp_path / "data" / "toolwire.db"))
     yield opened
     await opened.close()
@@ -65,14 +69,43 @@ def test_a_field_that_this_code_does_not_know_is_skipped() -> None:
     assert decode_items(b'[{"t": "call", "call_id": "c", "name": "n", "arguments": "{}", "from_the_future": 1}]') == (Call("c", "n", "{}"),)
 
 
-async def test_what_is_put_is_got_whole_also_by_another_store_on_the_same_file(store: Store, tmp_path: Path) -> None:
+async def test_what_is_put_is_got_whole_also_by_another_store_on_the_same_rows(store: Store, store_url: str) -> None:
     kept = response("resp_1", items=EVERY_ITEM)
     await store.put(kept)
     assert await store.get("resp_1", "") == kept
     await store.close()
-    again = Store(url_of(tmp_path / "data" / "toolwire.db"))
+    again = Store(store_url)
     assert await again.get("resp_1", "") == kept
     await again.close()
+
+
+async def test_text_that_one_engine_can_not_hold_is_found_again_all_the_same(store: Store) -> None:
+    odd = {"id": "msg_\0\U0001f600", "type": "message", "content": "a\0b"}
+    await store.put(response("resp_1", input_items=[odd]))
+    assert await store.referenced([odd["id"]], "") == {odd["id"]: odd}
+    assert await store.get("resp_\0", "") is None
+
+
+async def test_items_of_input_and_output_are_found_by_their_ids_until_their_response_goes(store: Store) -> None:
+    told = b'{"id": "resp_1", "output": [{"id": "fc_1", "type": "function_call"}, {"type": "odd"}]}'
+    await store.put(response("resp_1", key_id="mine", response=told, input_items=[{"id": "msg_1"}, {"type": "no_id"}]))
+    await store.put(response("resp_2", key_id="mine", input_items=[{"id": "msg_1"}]))
+    found = {"fc_1": {"id": "fc_1", "type": "function_call"}, "msg_1": {"id": "msg_1"}}
+    assert await store.referenced(["msg_1", "fc_1", "msg_9"], "mine") == found
+    assert await store.referenced(["msg_1"], "theirs") == {}
+    await store.delete("resp_1", "mine")
+    assert await store.referenced(["fc_1"], "mine") == {}
+
+
+async def test_input_items_are_paged_in_both_orders(store: Store) -> None:
+    await store.put(response("resp_1", input_items=[{"id": f"msg_{number}"} for number in range(5)]))
+    newest = await store.input_items("resp_1", "", limit=2)
+    assert newest is not None and ([item["id"] for item in newest.data], newest.has_more) == (["msg_4", "msg_3"], True)
+    rest = await store.input_items("resp_1", "", limit=3, order="asc", after="msg_1")
+    assert rest is not None and ([item["id"] for item in rest.data], rest.has_more) == (["msg_2", "msg_3", "msg_4"], False)
+    with pytest.raises(ToolwireError) as caught:
+        await store.input_items("resp_1", "", after="msg_9")
+    assert caught.value.failure.param == "after"
 
 
 async def test_memory_keeps_while_it_is_open() -> None:
@@ -156,17 +189,51 @@ async def test_a_chain_that_is_too_long_or_bites_its_tail_is_refused(store: Stor
         await store.chain("r10", "")
 
 
-async def test_many_callers_at_once_are_served_one_after_the_other(store: Store) -> None:
+async def test_many_callers_at_once_are_all_served(store: Store) -> None:
     await asyncio.gather(*(store.put(response(f"resp_{number}")) for number in range(200)))
     found = await asyncio.gather(*(store.get(f"resp_{number}", "") for number in range(200)))
     assert [each.id for each in found if each is not None] == [f"resp_{number}" for number in range(200)]
 
 
+async def test_work_that_fails_in_a_transaction_leaves_nothing_and_the_next_goes_on(store: Store) -> None:
+    def half(connection: Connection) -> None:
+        with connection.transaction():
+            connection.execute("INSERT INTO preferences (name, value) VALUES (?, ?)", ("half", "1"))
+            raise KeyError("half")
+
+    with pytest.raises(ToolwireError, match="half") as caught:
+        await store.run(half, "write")
+    assert caught.value.failure.kind == "server"
+    with pytest.raises(ToolwireError, match="could not write"):
+        await store.run(lambda c: c.execute("INSERT INTO nowhere VALUES (?)", (1,)), "write")
+    assert await store.run(lambda c: c.execute("SELECT count(*) FROM preferences").fetchone()[0], "read") == 0
+
+
+async def test_booleans_percent_signs_and_quoted_question_marks_mean_the_same_on_both_engines(store: Store) -> None:
+    def work(connection: Connection) -> list[Any]:
+        query = "INSERT INTO usage_batches (node, batch, written_at) VALUES (?, ?, ?)"
+        connection.executemany(query, [("50% off?", True, 1), ("other", False, 2.5)])
+        like = "SELECT node, batch, written_at, '?%s' FROM usage_batches WHERE node LIKE '50%' AND node LIKE ? AND batch = ?"
+        return [tuple(row) for row in connection.execute(like, ("%?", True))]
+
+    assert await store.run(work, "write") == [("50% off?", 1, 1.0, "?%s")]
+
+
+async def test_texts_are_ordered_by_their_bytes(store: Store) -> None:
+    names = ["b", "B", "é", "a", "_", "Z"]
+
+    def work(connection: Connection) -> list[str]:
+        connection.executemany("INSERT INTO preferences (name, value) VALUES (?, ?)", [(name, "") for name in names])
+        return [row[0] for row in connection.execute("SELECT name FROM preferences ORDER BY name").fetchall()]
+
+    assert await store.run(work, "write") == sorted(names, key=str.encode)
+
+
 # --- the file ----------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_file_and_its_folder_are_private(store: Store, tmp_path: Path) -> None:
-    await store.put(response("resp_1"))
+async def test_the_file_and_its_folder_are_private(file_store: Store, tmp_path: Path) -> None:
+    await file_store.put(response("resp_1"))
     folder = tmp_path / "data"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
@@ -196,10 +263,10 @@ async def test_making_a_store_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_new_file_has_the_newest_schema_and_writes_ahead(store: Store, tmp_path: Path) -> None:
-    await store.open()
+async def test_a_new_file_has_the_newest_schema_and_writes_ahead(file_store: Store, tmp_path: Path) -> None:
+    await file_store.open()
     with sqlite3.connect(tmp_path / "data" / "toolwire.db") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
 
@@ -209,12 +276,13 @@ async def test_an_older_file_is_brought_forward_and_keeps_its_rows(tmp_path: Pat
     older = Store(url_of(path))
     await older.put(response("resp_1"))
     await older.close()
-    monkeypatch.setattr(store_module, "MIGRATIONS", (*MIGRATIONS, ("ALTER TABLE responses ADD COLUMN note TEXT", "CREATE TABLE extra (id TEXT)")))
+    before = len(schema.MIGRATIONS)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE responses ADD COLUMN note TEXT", "CREATE TABLE extra (id TEXT)")))
     newer = Store(url_of(path))
     assert await newer.get("resp_1", "") == response("resp_1")
     await newer.close()
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (before + 1,)
     connection.close()
 
 
@@ -224,7 +292,7 @@ async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatc
     await older.put(response("resp_1"))
     await older.close()
     with monkeypatch.context() as patched:
-        patched.setattr(store_module, "MIGRATIONS", (*MIGRATIONS, ("CREATE TABLE extra (id TEXT)", "NONSENSE")))
+        patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE extra (id TEXT)", "NONSENSE")))
         broken = Store(url_of(path))
         with pytest.raises(ToolwireError):
             await broken.open()
@@ -267,25 +335,84 @@ async def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     await opened.close()
 
 
-async def test_a_full_disk_is_said_and_the_store_goes_on(store: Store) -> None:
-    await store.put(response("small"))
+FULL = """
+import asyncio, os, resource, sys
+from toolwire.errors import ToolwireError
+from toolwire.gateway.store import Store, StoredResponse
 
-    def fill(connection: sqlite3.Connection) -> None:
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+def response(number):
+    return StoredResponse(f"resp_{number}", "", 1, "m", "completed", None, b'{"pad": "' + b"x" * 20_000 + b'"}', [{"id": f"msg_{number}"}], ())
+
+async def main(path):
+    store = Store(f"sqlite:///{path}")
+    kept, refused = [], set()
+    await store.put(response(0))
+    limit(os.path.getsize(path + "-wal") + 200_000)
+    for number in range(1, 30):
+        try:
+            await store.put(response(number))
+            kept.append(number)
+        except ToolwireError as error:
+            refused.add((error.failure.kind, str(error)))
+    assert kept and len(kept) < 29, kept
+    assert await store.get("resp_0", "") == response(0), "what is stored is read while the disk is full"
+    limit(resource.RLIM_INFINITY)
+    await store.put(response(99))
+    await store.close()
+    again = Store(f"sqlite:///{path}")
+    for number in (0, *kept, 99):
+        assert await again.get(f"resp_{number}", "") == response(number), number
+    await again.close()
+    print(sorted(refused))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_full_disk_is_said_loses_nothing_and_is_over_when_there_is_room(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "toolwire.db")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    ((kind, message),) = ast.literal_eval(done.stdout)
+    assert (kind, message) == ("overloaded", "The gateway's store could not write: the disk is full or can not be written.")
+
+
+async def test_a_file_at_its_limit_is_said_and_the_store_goes_on(file_store: Store) -> None:
+    await file_store.put(response("small"))
+
+    def fill(connection: Connection) -> None:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
 
-    await store._run(fill, "limit")
+    await file_store.run(fill, "limit")
     with pytest.raises(ToolwireError, match="full") as caught:
-        await store.put(response("big", response=b"x" * 1_000_000))
-    assert caught.value.failure.kind == "server"
-    assert await store.get("big", "") is None
-    assert await store.get("small", "") == response("small")
+        await file_store.put(response("big", response=b"x" * 1_000_000))
+    assert caught.value.failure.kind == "overloaded"
+    assert await file_store.get("big", "") is None
+    assert await file_store.get("small", "") == response("small")
 
 
-@pytest.mark.parametrize(("url", "word"), [("postgresql://h/db", "postgresql"), ("mysql://h/db", "sqlite:///PATH"), ("sqlite:///", "sqlite:///PATH")])
-def test_another_kind_of_store_is_refused_in_words(url: str, word: str) -> None:
-    with pytest.raises(ToolwireError, match=word):
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("mysql://h/db", "sqlite:///PATH"),
+        ("sqlite:///", "sqlite:///PATH"),
+        ("postgresql://u:hush%zz@h/db", "special characters as %XX"),
+        ("postgresql://u:hush/x@h/db", "special characters as %XX"),
+    ],
+)
+def test_a_store_that_can_not_be_is_refused_in_words_that_repeat_no_password(url: str, word: str) -> None:
+    with pytest.raises(ToolwireError, match=word) as caught:
         Store(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_postgresql_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[service\]'"):
+        Store("postgresql://h/db")
 
 
 async def test_a_closed_store_says_so(store: Store) -> None:

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from sys import intern
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolwire.encode.sse import scrub
 from toolwire.gateway.masking import Mask
 from toolwire.gateway.recording import Recording, RecordingError, masked, read, recording_of, write
-from toolwire.gateway.segments import Segments, TurnRecord
+from toolwire.gateway.segments import DAY_S, Segments, TurnRecord
 from toolwire.ids import random_id
 from toolwire.trace import Trace
 
@@ -41,10 +41,15 @@ MOST_RECORDS = 20_000
 MOST_RUNNING = 4096
 LONGEST_NAME = 128
 CLOSE_S = 5.0
+GATHER_S = 0.1
+"""So long the writer waits for more turns before it writes."""
 LOAD_S = 10.0
+SWEEP_S = 3600.0
+"""So often the files are looked through for what is too old, where nothing is written."""
 OPENED = 2
 """So many turns are kept as they were shown last: formatting a long one takes a moment."""
-Listener = Callable[[dict[str, Any]], None]
+Listener = Callable[[Callable[[], dict[str, Any]]], None]
+"""Is given what makes the turn's line: it costs nothing where nobody looks."""
 Contents = Literal["memory", "disk", "gone"]
 
 
@@ -56,7 +61,7 @@ class Journal:
         limit = int(settings.journal.max_mb * 1024 * 1024)
         self.folder = folder if limit else None
         self.listeners: list[Listener] = []
-        self.mask = Mask.of(settings)
+        self.mask = Mask.of(settings, os.environ)
         self._tools = settings.tools
         self._whole = settings.journal.contents == "disk"
         self._most_bytes, self._most_traces = most_bytes, most_traces
@@ -66,7 +71,8 @@ class Journal:
         self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
         self._opened: OrderedDict[str, Recording] = OrderedDict()
         self._loading: threading.Event | None = None
-        self._segments = Segments(self.folder, limit) if self.folder is not None else None
+        self._max_age_s = settings.journal.max_days * DAY_S
+        self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
         self._writer = _Writer(self._segments, self._fixture) if self._segments is not None else None
 
     @classmethod
@@ -114,7 +120,7 @@ class Journal:
     def _tell(self, record: Callable[[], TurnRecord]) -> None:
         for listener in self.listeners:
             try:
-                listener(record().as_json())
+                listener(lambda: record().as_json())
             except Exception:
                 log.exception("a listener of the journal failed")
 
@@ -126,9 +132,18 @@ class Journal:
         return self._bytes <= self._most_bytes
 
     def _make_room(self) -> None:
+        if self._max_age_s:
+            self._forget_before(time.time() - self._max_age_s)
         while self._kept and (self._bytes > self._most_bytes or len(self._kept) > self._most_traces):
             _, oldest = self._kept.popitem(last=False)
             self._forget(oldest)
+
+    def _forget_before(self, due: float) -> None:
+        """What is older than it may be leaves memory too."""
+        while self._kept and next(iter(self._kept.values())).at < due:
+            self._forget(self._kept.popitem(last=False)[1])
+        while self._records and self._records[0].at < due:
+            self._records.popleft()
 
     def _forget(self, trace: Trace) -> None:
         self._bytes -= trace.size
@@ -142,6 +157,7 @@ class Journal:
 
     def records(self) -> list[TurnRecord]:
         """The last turns, those that run included, newest first."""
+        self._make_room()
         running = [_record(trace, None) for trace in list(self._running.values())]
         return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
 
@@ -211,6 +227,7 @@ class Journal:
             self._loading.set()
 
     def _read_earlier(self, segments: Segments) -> None:
+        segments.sweep()
         known = {record.id for record in list(self._records)}
         earlier = [record for record in segments.load(MOST_RECORDS) if record.id not in known]
         room = MOST_RECORDS - len(self._records)
@@ -233,14 +250,15 @@ class _Writer:
     def __init__(self, segments: Segments, fixture: Callable[[Trace, TurnRecord], list[str]]) -> None:
         self._segments = segments
         self._fixture = fixture
-        self._waiting: SimpleQueue[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = SimpleQueue()
+        self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()
+        self._woken, self._hurry = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._whole_bytes = 0
         self._complained = False
 
     def put(self, record: TurnRecord, trace: Trace | None) -> None:
         """Never waits. What a disk can not follow is not kept."""
-        if self._waiting.qsize() > MOST_RECORDS:
+        if len(self._waiting) > MOST_RECORDS:
             self._complain("the disk is too slow for the journal: turns are left out")
             return
         if trace is not None:
@@ -258,33 +276,38 @@ class _Writer:
 
     def run(self, work: Callable[[], None]) -> None:
         self._send(work)
+        self._hurry.set()
 
     def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
-        self._waiting.put(what)
+        self._waiting.append(what)
+        if not self._woken.is_set():  # waking a thread costs more than all else here: it is woken for many turns at once
+            self._woken.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
             self._thread.start()
 
     def settle(self) -> None:
         done = threading.Event()
-        self._send(done.set)
+        self.run(done.set)
         done.wait(CLOSE_S)
 
     def close(self) -> None:
         thread = self._thread
         if thread is not None:
-            self._waiting.put(None)
+            self._send(None)
+            self._hurry.set()
             thread.join(CLOSE_S)
             self._thread = None
 
     def _run(self) -> None:
         while True:
-            batch = [self._waiting.get()]
-            try:
-                while len(batch) < 1000:
-                    batch.append(self._waiting.get_nowait())
-            except Empty:
-                pass
+            if not self._woken.wait(SWEEP_S if self._segments.max_age_s else None):
+                self._safely(self._segments.sweep)
+                continue
+            self._hurry.wait(GATHER_S)
+            self._hurry.clear()
+            self._woken.clear()
+            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             turns = [one for one in batch if isinstance(one, tuple)]
             self._safely(lambda turns=turns: self._segments.append(record for record, _ in turns))  # type: ignore[misc]
             for record, trace in turns:

@@ -1,6 +1,8 @@
-"""The tables of the store, as the steps that made them. Only `store.py` runs them."""
+"""The tables of the store, as the steps that made them. Only the engines run them, each in its own dialect (`engines/translate.py`)."""
 
 from __future__ import annotations
+
+from toolwire.errors import ToolwireError
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -115,5 +117,49 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        "DROP INDEX responses_by_key",  # nothing is looked up by it
+        "CREATE INDEX responses_by_previous ON responses (previous_response_id, created_at)",
+    ),
+    (
+        """
+        CREATE TABLE keys (
+            id TEXT NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL,
+            sha256 TEXT NOT NULL UNIQUE,
+            prefix TEXT NOT NULL,
+            scopes TEXT NOT NULL,
+            limits TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            revoked_at REAL,
+            rotated_from TEXT NOT NULL DEFAULT '',
+            last_used_at REAL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE usage (
+            key_id TEXT NOT NULL,
+            hour INTEGER NOT NULL,
+            model TEXT NOT NULL,
+            requests INTEGER NOT NULL,
+            failed INTEGER NOT NULL,
+            input_tokens INTEGER NOT NULL,
+            cached_tokens INTEGER NOT NULL,
+            output_tokens INTEGER NOT NULL,
+            tool_calls INTEGER NOT NULL,
+            PRIMARY KEY (key_id, hour, model)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX usage_by_hour ON usage (hour)",
+        "CREATE TABLE usage_batches (node TEXT NOT NULL PRIMARY KEY, batch INTEGER NOT NULL, written_at REAL NOT NULL) WITHOUT ROWID",
+    ),
+    ("ALTER TABLE approvals ADD COLUMN asker TEXT NOT NULL DEFAULT ''",),
 )
-"""Entry n brings a file from version n to n + 1. Entries are only ever added."""
+"""Entry n brings a store from version n to n + 1. Entries are only ever added, never changed."""
+
+
+def missing(version: int, store: str) -> tuple[tuple[str, ...], ...]:
+    """The entries that a store of this version lacks. One that newer code wrote is refused."""
+    if version > len(MIGRATIONS):
+        raise ToolwireError("server", f"store {store}: written by a newer Toolwire (schema {version}, this one knows {len(MIGRATIONS)})")
+    return MIGRATIONS[version:]

@@ -4,7 +4,8 @@
     journal/turns/ID.jsonl                     a whole turn as a fixture, where `journal.contents = "disk"`
 
 Every file begins with a line that names its format and version. A file of another version is left alone, a line that was not written to its end is
-skipped. All files together stay below a limit: the oldest go first. Nothing here is for the event loop: one thread calls it.
+skipped. All files together stay below a limit: the oldest go first. With a limit of days a file goes when its last line is older, and no file is
+written for longer than a day, so that no line stays for more than a day too long. Nothing here is for the event loop: one thread calls it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import msgspec
 log = logging.getLogger("toolwire.journal")
 HEADER = b'{"format":"toolwire-journal","version":1}\n'
 LARGEST_SEGMENT = 4 * 1024 * 1024
+DAY_S = 86_400.0
+SWEEP_EVERY_S = 600.0
 _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
@@ -68,9 +71,13 @@ _decode = msgspec.json.Decoder(TurnRecord).decode
 
 
 class Segments:
-    def __init__(self, folder: Path, limit: int) -> None:
-        """`limit`: so many bytes in all."""
+    def __init__(self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time) -> None:
+        """`limit`: so many bytes in all. `max_days`: after so many days a turn goes; 0: never for its age."""
         self.folder = folder
+        self.max_age_s = max_days * DAY_S
+        self._clock = clock
+        self._began = 0.0  # the current segment
+        self._sweep_at = 0.0
         self._limit = limit
         self._largest = max(1, min(LARGEST_SEGMENT, limit // 8))
         self._current: Path | None = None
@@ -87,8 +94,9 @@ class Segments:
             self._trying(lambda: self._append(lines))
 
     def _append(self, lines: bytes) -> None:
-        if self._current is None or self._size + len(lines) > self._largest or not self._current.exists():
-            self._current = self.folder / f"segment-{int(time.time() * 1000):013d}-{os.getpid()}.jsonl"
+        if self._current is None or self._size + len(lines) > self._largest or self._is_old() or not self._current.exists():
+            self._began = self._clock()
+            self._current = self.folder / f"segment-{int(self._began * 1000):013d}-{os.getpid()}.jsonl"
             self._size = 0
             lines = HEADER + lines
         self._write(self._current, os.O_APPEND, lines)
@@ -119,6 +127,9 @@ class Segments:
         self._total = self._all_bytes() if self._total is None else self._total + len(content)
         if self._total > self._limit:
             self._prune()
+        if self.max_age_s and self._clock() >= self._sweep_at:
+            self._sweep_at = self._clock() + SWEEP_EVERY_S
+            self.sweep()
 
     def _trying(self, work: Callable[[], None]) -> None:
         try:
@@ -141,6 +152,21 @@ class Segments:
                 continue  # another process was faster
             found.append((about.st_mtime, about.st_size, path))
         return sorted(found)
+
+    def _is_old(self) -> bool:
+        return bool(self.max_age_s) and not 0 <= self._clock() - self._began < min(DAY_S, self.max_age_s)
+
+    def sweep(self) -> None:
+        """Removes what is older than it may be."""
+        if not self.max_age_s:
+            return
+        due = self._clock() - self.max_age_s
+        for written, size, path in self._files():
+            if written < due:
+                path.unlink(missing_ok=True)
+                self._total = None if self._total is None else self._total - size
+                if path == self._current:
+                    self._current = None
 
     def _all_bytes(self) -> int:
         return sum(size for _, size, _ in self._files())
