@@ -3,6 +3,7 @@
 - A child leads a process group of its own. Whatever ends it, the whole group ends with it.
 - It may say its last words while it dies: it is gone when its pipes are closed, or a moment after its death where others hold them open.
 - The last lines of its stderr are kept for messages.
+- It sees of our environment only what it is handed: nothing is inherited, least of all a key of the gateway's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -33,9 +34,9 @@ class Child(asyncio.SubprocessProtocol):
         """It is dead, but its last words may still be on their way."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
-    async def _spawn(self, *words: str, **options: Any) -> asyncio.SubprocessTransport:
-        """Starts it; `options` are those of `subprocess_exec`."""
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(lambda: self, *words, start_new_session=True, **options)
+    async def _spawn(self, *words: str, env: Mapping[str, str], **options: Any) -> asyncio.SubprocessTransport:
+        """Starts it with this whole environment; `options` are those of `subprocess_exec`."""
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(lambda: self, *words, start_new_session=True, env=dict(env), **options)
         return transport
 
     def _over(self) -> None: ...
@@ -80,8 +81,8 @@ class Talker(Child):
         super().__init__()
         self._stdin: asyncio.WriteTransport | None = None
 
-    async def _spawn(self, *words: str, **options: Any) -> asyncio.SubprocessTransport:
-        transport = await super()._spawn(*words, **options)
+    async def _spawn(self, *words: str, env: Mapping[str, str], **options: Any) -> asyncio.SubprocessTransport:
+        transport = await super()._spawn(*words, env=env, **options)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return transport
 

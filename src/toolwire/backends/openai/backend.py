@@ -1,6 +1,6 @@
 """The connection to an OpenAI-compatible server.
 
-- One pool of connections per event loop, made when first used and shared by all models; no cookies, no redirects, no proxies unless asked for.
+- The connections are the carrier's, shared by all models; no cookies, no redirects, no proxies unless asked for.
 - One batch of events per network read.
 - Closing the iterator closes the connection at once, so that the server stops generating.
 - A pooled connection that the server has closed in the meantime is tried again once, on a fresh connection, as long as no answer has begun.
@@ -14,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextvars import ContextVar
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from yarl import URL
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.openai.carrier import Carrier, Reply, carrier
+from toolwire.backends.openai.direct import Request
 from toolwire.backends.openai.discover import Asker, facts_of, identify
 from toolwire.backends.openai.echo import Echo, given_beginning
 from toolwire.backends.openai.failures import http_failure, presentable, transport_failure, words_of
+from toolwire.backends.openai.faults import TransportFault
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import Profile
 from toolwire.backends.openai.read import AnswerReader
@@ -45,8 +46,6 @@ ASK_AGAIN_S = 10.0
 """How long a server that did not say who it is, or what its model can do, is not asked again."""
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
-_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
-_STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class OpenAIBackend:
@@ -64,9 +63,8 @@ class OpenAIBackend:
             self._headers["Authorization"] = f"Bearer {self.options.api_key}"
         self._headers.update(self.options.headers)
         self._secrets = tuple(filter(None, (self.options.api_key, *self.options.headers.values())))
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=self.options.connect_timeout_s, sock_read=self.options.timeout_s)
-        self._pool: _Pool | None = None
-
+        self._request = Request(self._chat_url, self._headers, self.options.connect_timeout_s, self.options.timeout_s)
+        self._carrier: Carrier | None = None
         self.ways = Ways(self.options, self.model, time.monotonic)
         self._ask_after = 0.0
         self._asking: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -91,12 +89,12 @@ class OpenAIBackend:
         body, asked = encode(rendered), _asked(turn, rendered)
         echo = Echo(given_beginning(turn)) if profile.prefill else None
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
-        response: aiohttp.ClientResponse | None = None
+        response: Reply | None = None
         tap = frame_tap()
         if tap is not None:
             tap("sent", body)
         try:
-            response = await self._post(body)
+            response = await self._way().post(self._chat_url, self._headers, self._request, body)
             if response.status != 200:
                 yield [await self._failed(response, asked, tap)]
             elif turn.stream or _is_stream(response):
@@ -107,12 +105,12 @@ class OpenAIBackend:
             else:
                 batch = self._healed(reader.read_body(await _read_body(response, tap)), asked)
                 yield batch if echo is None else echo.feed(batch)
-        except (*_BROKEN, ToolwireError) as error:
+        except (TransportFault, ToolwireError) as error:
             if not reader.ended:
                 yield reader.fail(transport_failure(error, started=response is not None))
         finally:
             if response is not None:
-                response.release() if response.content.at_eof() else response.close()
+                response.release()
 
     aliases: tuple[str, ...] = ()
 
@@ -132,7 +130,7 @@ class OpenAIBackend:
 
     async def _learn(self) -> bool:
         """Whether the server said all that was asked."""
-        asker = Asker(self.options.base_url, self.options.api_key, self._session(), self.options.headers)
+        asker = Asker(self.options.base_url, self.options.api_key, self._way().session, self.options.headers)
         found = await identify(asker) if self.options.profile == "auto" else self.options.server
         if found is None:
             return False
@@ -145,43 +143,31 @@ class OpenAIBackend:
         """Whether the server answers and takes the key; it is not asked to generate anything."""
         try:
             timeout = aiohttp.ClientTimeout(total=READY_S)
-            session = self._session()
-            async with session.get(self._models_url, headers=self._headers, timeout=timeout, allow_redirects=False) as response:
+            async with self._way().session.get(self._models_url, headers=self._headers, timeout=timeout, allow_redirects=False) as response:
                 return response.status < 500 and response.status not in (401, 403)
-        except _BROKEN:
+        except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.leave(self)
+        way, self._carrier = self._carrier, None
+        if way is not None:
+            await way.leave(self)
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._pool is None or not self._pool.usable():
-            self._pool = _pool(self.options.proxy_from_env)
-            self._pool.users.add(self)
-        return self._pool.session
+    def _way(self) -> Carrier:
+        if self._carrier is None or not self._carrier.usable():
+            self._carrier = carrier(self.options.proxy_from_env)
+            self._carrier.users.add(self)
+        return self._carrier
 
-    async def _post(self, body: bytes) -> aiohttp.ClientResponse:
-        _fresh.set(False)
-        try:
-            return await self._send(body)
-        except _STALE:
-            if _fresh.get():
-                raise
-        return await self._send(body)
-
-    async def _send(self, body: bytes) -> aiohttp.ClientResponse:
-        return await self._session().post(self._chat_url, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False)
-
-    async def _failed(self, response: aiohttp.ClientResponse, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
+    async def _failed(self, response: Reply, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
+        body = b""
         try:
             async with asyncio.timeout(END_MARK_S):
-                body = await response.content.read(ERROR_BODY_LIMIT)
-                while len(body) < ERROR_BODY_LIMIT and (more := await response.content.read(ERROR_BODY_LIMIT)):
+                while len(body) < ERROR_BODY_LIMIT and (more := await response.read()):
                     body += more
-        except _BROKEN:
+        except (TransportFault, TimeoutError):
             body = b""
+        body = body[:ERROR_BODY_LIMIT]
         if tap is not None:
             tap(f"status {response.status}", body)
         failure = http_failure(response.status, response.headers, body, self._secrets)
@@ -213,13 +199,17 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 # --- reading -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def _is_stream(response: aiohttp.ClientResponse) -> bool:
-    return response.content_type == "text/event-stream"
+def _is_stream(response: Reply) -> bool:
+    return _media(response) == "text/event-stream"
 
 
-async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, limit: int | None, tap: FrameTap | None) -> AsyncIterator[Batch]:
+def _media(response: Reply) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _read_stream(response: Reply, reader: AnswerReader, limit: int | None, tap: FrameTap | None) -> AsyncIterator[Batch]:
     """A `limit` of bytes holds where the answer is not passed on as it comes."""
-    if response.content_type == "application/json":  # asked for a stream, got a body
+    if _media(response) == "application/json":  # asked for a stream, got a body
         yield reader.read_body(await _read_body(response, tap))
         return
     size, until = 0, None
@@ -229,7 +219,7 @@ async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, l
             until = now() + END_MARK_S
         try:
             block = await _read_until(response, until) if until is None or now() < until else b""
-        except _BROKEN:
+        except (TransportFault, TimeoutError):
             if not reader.finishing:
                 raise
             block = b""
@@ -243,17 +233,17 @@ async def _read_stream(response: aiohttp.ClientResponse, reader: AnswerReader, l
             yield batch
 
 
-async def _read_until(response: aiohttp.ClientResponse, until: float | None) -> bytes:
+async def _read_until(response: Reply, until: float | None) -> bytes:
     if until is None:
-        return await response.content.readany()
+        return await response.read()
     async with asyncio.timeout_at(until):
-        return await response.content.readany()
+        return await response.read()
 
 
-async def _read_body(response: aiohttp.ClientResponse, tap: FrameTap | None) -> bytes:
+async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
-    while block := await response.content.readany():
+    while block := await response.read():
         blocks.append(block)
         size += len(block)
         if size > BODY_LIMIT:
@@ -266,48 +256,3 @@ async def _read_body(response: aiohttp.ClientResponse, tap: FrameTap | None) -> 
 
 def _too_large() -> ToolwireError:
     return ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
-
-
-# --- the pool ----------------------------------------------------------------------------------------------------------------------------------
-
-
-_fresh: ContextVar[bool] = ContextVar("_fresh", default=False)
-"""Whether the running request's connection was made for it. Only a pooled one may have been closed behind our back."""
-
-
-class _Connector(aiohttp.TCPConnector):
-    async def _create_connection(self, *given: Any, **named: Any) -> Any:
-        _fresh.set(True)
-        return await super()._create_connection(*given, **named)
-
-
-class _Pool:
-    """The connections of one event loop. It closes with the last model that uses it."""
-
-    def __init__(self, proxy_from_env: bool) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.users: set[OpenAIBackend] = set()
-        self.session = aiohttp.ClientSession(
-            connector=_Connector(limit=0, keepalive_timeout=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=proxy_from_env,
-        )
-
-    def usable(self) -> bool:
-        return not self.session.closed and self.loop is asyncio.get_running_loop()
-
-    async def leave(self, backend: OpenAIBackend) -> None:
-        self.users.discard(backend)
-        if not self.users:
-            await self.session.close()
-
-
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, _Pool]] = WeakKeyDictionary()
-
-
-def _pool(proxy_from_env: bool) -> _Pool:
-    pools = _pools.setdefault(asyncio.get_running_loop(), {})
-    pool = pools.get(proxy_from_env)
-    if pool is None or pool.session.closed:
-        pool = pools[proxy_from_env] = _Pool(proxy_from_env)
-    return pool

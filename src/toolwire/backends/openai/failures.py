@@ -6,16 +6,13 @@ stays here.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import ssl
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import aiohttp
-
+from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
 from toolwire.encode.sse import scrub
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
@@ -68,6 +65,16 @@ OWN_WORDS: dict[str, str] = {
 }
 
 
+NOTHING_CAME = "The upstream server sent nothing for too long."
+FAULT_WORDS: dict[type[TransportFault], tuple[str, str]] = {
+    TlsRefused: ("backend_unavailable", "The upstream server's TLS certificate or handshake was not accepted."),
+    NameUnknown: ("backend_unavailable", "The upstream server's name could not be resolved."),
+    Unreachable: ("backend_unavailable", "The upstream server could not be reached."),
+    Disconnected: ("backend_unavailable", "The upstream server closed the connection without an answer."),
+    NotHttp: ("backend", "The upstream server did not speak HTTP as expected."),
+}
+
+
 def http_failure(status: int, headers: Mapping[str, str], body: bytes, secrets: tuple[str, ...] = ()) -> Failure:
     """The failure that an HTTP answer other than 200 means."""
     if 300 <= status < 400:
@@ -90,25 +97,16 @@ def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
     return _failure(_kind(status, found, words), words, found, "while streaming", None, secrets)
 
 
-def transport_failure(error: BaseException, started: bool) -> Failure:
+def transport_failure(error: TransportFault | ToolwireError, started: bool) -> Failure:
     """The failure that a broken connection means; `started`: the answer had begun."""
     if isinstance(error, ToolwireError):
         return error.failure
-    if isinstance(error, asyncio.TimeoutError):
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return Failure("timeout", "The upstream server could not be reached in time.")
-        return Failure("timeout", "The upstream server sent nothing for too long.")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
-        return Failure("backend_unavailable", "The upstream server's TLS certificate or handshake was not accepted.")
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return Failure("backend_unavailable", "The upstream server's name could not be resolved.")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return Failure("backend_unavailable", "The upstream server could not be reached.")
-    if started or isinstance(error, aiohttp.ClientPayloadError):
+    if isinstance(error, TooLate):
+        return Failure("timeout", "The upstream server could not be reached in time." if error.connecting else NOTHING_CAME)
+    if started or isinstance(error, CutOff):
         return Failure("backend_cut", "The upstream server's answer broke off before it was complete.")
-    if isinstance(error, aiohttp.ClientConnectionError | OSError):
-        return Failure("backend_unavailable", "The upstream server closed the connection without an answer.")
-    return Failure("backend", "The upstream server did not speak HTTP as expected.")
+    kind, words = FAULT_WORDS[type(error)]
+    return Failure(kind, words)
 
 
 def words_of(body: bytes) -> str:

@@ -1,0 +1,136 @@
+"""How requests travel to an upstream server: straight (`direct.Direct`), or through the proxies that the environment names (`Proxied`).
+
+One pool of connections per event loop and way, made when first used, shared by all models, closed with the last model that uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from yarl import URL
+
+from toolwire.backends.openai.direct import Direct, Request
+from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
+
+
+class Reply(Protocol):
+    """An answer whose head is there. `headers` have names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    async def read(self) -> bytes:
+        """What has come, at least a byte; nothing once the answer is over. Raises `TransportFault`."""
+        ...
+
+    def release(self) -> None:
+        """Closes the connection, unless the answer was read to its end: then it is kept for the next request."""
+        ...
+
+
+class Carrier:
+    """The connections of one event loop. `session` is for what is asked beside turns."""
+
+    def __init__(self, proxy_from_env: bool) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.users: set[object] = set()
+        self.session = aiohttp.ClientSession(
+            connector=_Connector(limit=0, keepalive_timeout=60),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=proxy_from_env,
+        )
+        self._direct = None if proxy_from_env else Direct()
+
+    def usable(self) -> bool:
+        return not self.session.closed and self.loop is asyncio.get_running_loop()
+
+    async def post(self, url: URL, headers: Mapping[str, str], request: Request, body: bytes) -> Reply:
+        """The answer once its head is there; `request` is the same in one piece. Raises `TransportFault`."""
+        if self._direct is not None:
+            return await self._direct.post(request, body)
+        return await self._proxied(url, headers, request, body)
+
+    async def leave(self, user: object) -> None:
+        self.users.discard(user)
+        if not self.users:
+            if self._direct is not None:
+                self._direct.close()
+            await self.session.close()
+
+    async def _proxied(self, url: URL, headers: Mapping[str, str], request: Request, body: bytes) -> Reply:
+        timeout = aiohttp.ClientTimeout(total=None, connect=request.connect_s, sock_read=request.read_s)
+        _fresh.set(False)
+        while True:
+            try:
+                return _ProxiedReply(await self.session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False))
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if _fresh.get():
+                    raise fault(error) from error
+                _fresh.set(True)  # a kept connection was closed behind our back: once more, and not again
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise fault(error) from error
+
+
+_carriers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Carrier]] = WeakKeyDictionary()
+
+
+def carrier(proxy_from_env: bool) -> Carrier:
+    """This event loop's."""
+    found = _carriers.setdefault(asyncio.get_running_loop(), {})
+    if proxy_from_env not in found or not found[proxy_from_env].usable():
+        found[proxy_from_env] = Carrier(proxy_from_env)
+    return found[proxy_from_env]
+
+
+# --- through proxies ---------------------------------------------------------------------------------------------------------------------------
+
+
+_fresh: ContextVar[bool] = ContextVar("_fresh", default=False)
+"""Whether the running request's connection was made for it. Only a kept one may have been closed behind our back."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    async def _create_connection(self, *given: Any, **named: Any) -> Any:
+        _fresh.set(True)
+        return await super()._create_connection(*given, **named)
+
+
+class _ProxiedReply:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise fault(error, started=True) from error
+
+    def release(self) -> None:
+        self._response.release() if self._response.content.at_eof() else self._response.close()
+
+
+FAULTS: tuple[tuple[type[BaseException], TransportFault], ...] = (
+    (aiohttp.ConnectionTimeoutError, TooLate(connecting=True)),
+    (TimeoutError, TooLate()),
+    (aiohttp.ClientConnectorCertificateError, TlsRefused()),
+    (aiohttp.ClientSSLError, TlsRefused()),
+    (aiohttp.ClientConnectorDNSError, NameUnknown()),
+    (aiohttp.ClientConnectorError, Unreachable()),
+    (aiohttp.ClientPayloadError, CutOff()),
+    (aiohttp.ClientConnectionError, Disconnected()),
+    (OSError, Disconnected()),
+)
+"""The first that fits."""
+
+
+def fault(error: BaseException, *, started: bool = False) -> TransportFault:
+    """What an error of the proxied way means; `started`: the answer had begun."""
+    found = next((fault for kind, fault in FAULTS if isinstance(error, kind)), NotHttp())
+    return CutOff() if started and isinstance(found, Disconnected | NotHttp) else found

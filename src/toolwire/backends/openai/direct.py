@@ -1,0 +1,354 @@
+"""HTTP/1.1 straight to an upstream server, with no more of it than an answer of a model needs: this is where most of a request's time went.
+
+Rules:
+- One request at a time on a connection. One whose answer was read to its end is kept for the next request, `KEPT_S` at most.
+- No redirects, no cookies, no compression, no proxies: those are for `carrier.Proxied`.
+- A block is what one read of the network brought. More than `HIGH_WATER` bytes unread, and the server waits.
+- A head larger than `MAX_HEAD` is refused. An answer is whole when its length or its last chunk says so; one that says neither ends with the
+  connection.
+- A server that sends nothing for as long as somebody waits and `read_s` allows has failed; the time that a slow reader takes does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import httptools
+from yarl import URL
+
+from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, Unreachable
+
+KEPT_S = 60.0
+MOST_KEPT = 256
+HIGH_WATER = 256 * 1024
+MAX_HEAD = 64 * 1024
+
+Origin = tuple[str, int, bool]
+
+
+class Request:
+    """What is the same in every request to one address: made once."""
+
+    __slots__ = ("connect_s", "head", "origin", "read_s")
+
+    def __init__(self, url: URL, headers: Mapping[str, str], connect_s: float, read_s: float) -> None:
+        if url.scheme not in ("http", "https") or not url.host or url.port is None:
+            raise ValueError(f"base_url: {url} is not an http or https address")
+        host = url.host_subcomponent or url.host
+        sent = {"Host": host if url.is_default_port() else f"{host}:{url.port}"}
+        if url.user is not None or url.password is not None:
+            sent["Authorization"] = "Basic " + base64.b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
+        given = {name.lower() for name in headers}
+        sent = {**{name: value for name, value in sent.items() if name.lower() not in given}, **headers}
+        lines = [f"POST {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("headers: a line break can not be sent")
+        self.head = "\r\n".join([*lines, "Content-Length: "]).encode("latin-1", "replace")
+        self.origin: Origin = (url.host, url.port, url.scheme == "https")
+        self.connect_s = connect_s
+        self.read_s = read_s
+
+
+class Direct:
+    """The connections of one event loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._kept: dict[Origin, deque[_Connection]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def post(self, request: Request, body: bytes) -> DirectReply:
+        """The answer, once its head is there. A kept connection that the server closed meanwhile is replaced by a fresh one, once."""
+        connection = self._take(request.origin)
+        if connection is not None:
+            try:
+                return await connection.ask(request, body)
+            except Disconnected:
+                if connection.heard:  # it may have begun to work
+                    raise
+        return await (await self._connect(request)).ask(request, body)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        for kept in self._kept.values():
+            while kept:
+                kept.pop().abort()
+
+    def keep(self, connection: _Connection) -> None:
+        kept = self._kept.setdefault(connection.origin, deque())
+        if self._closed or len(kept) >= MOST_KEPT:
+            connection.abort()
+            return
+        connection.idle_since = self.loop.time()
+        kept.append(connection)
+        if self._sweeping is None:
+            self._sweeping = self.loop.call_later(KEPT_S, self._sweep)
+
+    def lost(self, connection: _Connection) -> None:
+        """A connection ended; should it have been waiting for work, it is not any more."""
+        kept = self._kept.get(connection.origin)
+        if kept and connection in kept:
+            kept.remove(connection)
+
+    def _take(self, origin: Origin) -> _Connection | None:
+        kept = self._kept.get(origin)
+        while kept:
+            connection = kept.pop()  # the one that was used last: it is the likeliest to live
+            if connection.usable() and self.loop.time() - connection.idle_since < KEPT_S:
+                return connection
+            connection.abort()
+        return None
+
+    def _sweep(self) -> None:
+        self._sweeping = None
+        oldest = self.loop.time() - KEPT_S
+        for kept in self._kept.values():
+            while kept and kept[0].idle_since <= oldest:
+                kept.popleft().abort()
+        times = [kept[0].idle_since for kept in self._kept.values() if kept]
+        if times:
+            self._sweeping = self.loop.call_later(max(0.1, min(times) - oldest), self._sweep)
+
+    async def _connect(self, request: Request) -> _Connection:
+        host, port, secure = request.origin
+        try:
+            async with asyncio.timeout(request.connect_s or None):
+                _, connection = await self.loop.create_connection(
+                    lambda: _Connection(self, request.origin), host, port, ssl=_tls() if secure else None, server_hostname=host if secure else None
+                )
+        except TimeoutError as error:
+            raise TooLate(connecting=True) from error
+        except ssl.SSLError as error:
+            raise TlsRefused from error
+        except socket.gaierror as error:
+            raise NameUnknown from error
+        except (OSError, UnicodeError) as error:
+            raise Unreachable from error
+        return connection
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+class _Connection(asyncio.Protocol):
+    __slots__ = (
+        "_blocks",
+        "_direct",
+        "_failure",
+        "_head",
+        "_head_size",
+        "_parser",
+        "_paused",
+        "_read_s",
+        "_size",
+        "_timer",
+        "_transport",
+        "_until_close",
+        "_waited_since",
+        "_waiter",
+        "ended",
+        "headers",
+        "heard",
+        "idle_since",
+        "origin",
+        "reusable",
+        "status",
+    )
+
+    def __init__(self, direct: Direct, origin: Origin) -> None:
+        self._direct = direct
+        self.origin = origin
+        self._transport: Any = None
+        self._parser: Any = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._blocks: list[bytes] = []
+        self._size = 0
+        self._paused = False
+        self._failure: Exception | None = None
+        self._waited_since = self.idle_since = self._read_s = 0.0
+        self.ended = True
+        self.reusable = True
+        self.heard = False
+
+    # --- for the reply and the pool ------------------------------------------------------------------------------------------------------------
+
+    def usable(self) -> bool:
+        return self.reusable and not self._transport.is_closing()
+
+    async def ask(self, request: Request, body: bytes) -> DirectReply:
+        self._parser = httptools.HttpResponseParser(self)
+        self._blocks, self._size, self._failure = [], 0, None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._head, self._head_size, self._until_close = True, 0, False
+        self.ended, self.reusable, self.heard = False, False, False
+        self._read_s = request.read_s
+        try:
+            self._transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
+            while self._head:
+                await self._wait()
+        except BaseException:
+            self.abort()
+            raise
+        return DirectReply(self)
+
+    async def read(self) -> bytes:
+        while not self._blocks:
+            if self.ended:
+                return b""
+            await self._wait()
+        blocks = self._blocks
+        self._blocks, self._size = [], 0
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def release(self) -> None:
+        if self.ended and self.usable():
+            self._direct.keep(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        self.reusable = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport.abort()
+
+    async def _wait(self) -> None:
+        """Until something has come. Raises what is wrong with the connection."""
+        if self._failure is not None:
+            raise self._failure
+        loop = self._direct.loop
+        self._waiter = waiter = loop.create_future()
+        if self._read_s:
+            self._waited_since = loop.time()
+            if self._timer is None:  # one timer for many reads: it looks how long the last one has taken
+                self._timer = loop.call_later(self._read_s, self._look)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+        if self._failure is not None and not self._blocks:
+            raise self._failure
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None:
+            return
+        left = self._waited_since + self._read_s - self._direct.loop.time()
+        if left > 0:
+            self._timer = self._direct.loop.call_later(left, self._look)
+        else:
+            self._fail(TooLate())
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, failure: Exception) -> None:
+        if self._failure is None:
+            self._failure = failure
+        self._wake()
+
+    # --- from the network ----------------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended:  # nobody asked for anything
+            self.reusable = False
+            self._transport.abort()
+            return
+        self.heard = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.reusable = False
+            self._fail(NotHttp() if self._head else CutOff())
+        if self._head:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD:
+                self._fail(NotHttp())
+            return
+        if self._size > HIGH_WATER and not self._paused and not self.ended:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.reusable = False
+        self._direct.lost(self)
+        if self.ended:
+            return
+        if self._until_close and error is None:
+            self.ended = True
+            self._wake()
+        else:
+            self._fail(Disconnected() if self._head else CutOff())
+
+    # --- from the parser -----------------------------------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # 100 Continue, 103 Early Hints: the answer is still to come
+            self.headers = {}
+            return
+        self.status = status
+        chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
+        self._until_close = not chunked and "content-length" not in self.headers and status not in (204, 304)
+        self._head = False
+        self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        self._blocks.append(body)
+        self._size += len(body)
+
+    def on_message_complete(self) -> None:
+        if not self._head and not self._until_close:
+            self.ended = True
+            self.reusable = self._parser.should_keep_alive()
+
+
+class DirectReply:
+    """An answer whose head is there."""
+
+    __slots__ = ("_connection", "headers", "status")
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self.status = connection.status
+        self.headers: Mapping[str, str] = connection.headers
+
+    async def read(self) -> bytes:
+        """What has come; nothing once the answer is over."""
+        return await self._connection.read()
+
+    def release(self) -> None:
+        """The connection is kept where the answer is over, and closed where it is not, so that the server stops."""
+        self._connection.release()
