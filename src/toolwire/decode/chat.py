@@ -87,8 +87,8 @@ _NO_SAMPLING = Sampling()
 _LEGACY_PREFIX = "call_legacy_"
 
 
-def decode(body: Mapping[str, Any]) -> Turn:
-    """The turn that a chat completions request asks for."""
+def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
+    """The turn that a chat completions request asks for. `caller` is the id of the key that asks."""
     sent = check(body, FIELDS)
     name = model(body)
     items, notes = _history(body.get("messages"))
@@ -101,6 +101,7 @@ def decode(body: Mapping[str, Any]) -> Turn:
     response_format, options = body.get("response_format"), body.get("stream_options")
     return Turn(
         api="chat",
+        caller=caller,
         model=name,
         items=items,
         tools=specs,

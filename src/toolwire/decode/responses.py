@@ -159,8 +159,8 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
     return {**body, "input": out}
 
 
-def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = ()) -> Turn:
-    """The turn that a Responses request asks for. `previous` are the stored items of the chain it continues."""
+def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "") -> Turn:
+    """The turn that a Responses request asks for. `previous` are the stored items of the chain it continues, `caller` the id of the key that asks."""
     sent = check(body, FIELDS)
     for refused, message in REFUSED.items():
         if refused in sent and (refused != "background" or body["background"]):
@@ -200,6 +200,7 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = ()) -> Turn:
 
     return Turn(
         api="responses",
+        caller=caller,
         model=name,
         items=items,
         instructions=instructions if type(instructions) is str else None,

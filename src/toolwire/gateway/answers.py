@@ -29,7 +29,7 @@ class ChatAnswer:
     kept = True
 
     def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
-        id = ids("chatcmpl-")
+        self.id = id = ids("chatcmpl-")
         self._writer = (
             ChatEncoder(turn.model, id=id, created=created, ids=ids, include_usage=turn.include_usage, legacy=turn.legacy_functions, choices=turn.n)
             if turn.stream
@@ -63,9 +63,9 @@ class ResponsesAnswer:
         """False: it should have been stored and could not be. The answer goes out all the same, and says so."""
         self._key_id = key_id
         self._ids = ids
-        self._id = ids("resp_")
+        self.id = ids("resp_")
         self._created = int(clock())
-        self._encoder = ResponsesEncoder(turn, id=self._id, created=self._created, ids=ids, clock=clock)
+        self._encoder = ResponsesEncoder(turn, id=self.id, created=self._created, ids=ids, clock=clock)
 
     @property
     def failure(self) -> Failure | None:
@@ -96,13 +96,13 @@ class ResponsesAnswer:
         try:
             await self._store.put(self._stored(response))
         except ToolwireError as error:
-            log.error("response %s could not be stored: %s", self._id, error)
+            log.error("response %s could not be stored: %s", self.id, error)
             self.kept = False
 
     def _stored(self, response: bytes) -> StoredResponse:
         told = self._encoder.response()
         return StoredResponse(
-            id=self._id,
+            id=self.id,
             key_id=self._key_id,
             created_at=self._created,
             model=self._turn.model,

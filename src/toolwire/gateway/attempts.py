@@ -15,6 +15,7 @@ from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
+from toolwire.gateway.timeouts import Timeouts
 from toolwire.ids import IdFactory
 from toolwire.trace import Trace
 
@@ -22,9 +23,13 @@ log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
-async def safely(run: AsyncGenerator[Batch, None], model: str, trace: Trace | None = None, how: str = "run") -> AsyncGenerator[Batch, None]:
+async def safely(
+    run: AsyncGenerator[Batch, None], model: str, trace: Trace | None = None, how: str = "run", timeouts: Timeouts | None = None
+) -> AsyncGenerator[Batch, None]:
     """A backend's run with every way to end badly turned into a `Failure`; nothing comes behind its end."""
     tape = trace.begin_run(how) if trace is not None else None
+    if timeouts is not None:
+        run = timeouts.watch(run)
     failure = CUT
     try:
         async with aclosing(run):
@@ -44,10 +49,12 @@ async def safely(run: AsyncGenerator[Batch, None], model: str, trace: Trace | No
     yield [failure]
 
 
-async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None) -> AsyncGenerator[Batch, None]:
+async def attempt_once(
+    plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None, timeouts: Timeouts | None = None
+) -> AsyncGenerator[Batch, None]:
     """The usual case: what comes goes on."""
     interpreter = Interpreter(plan, ids)
-    async with aclosing(safely(backend.run(plan.turn), plan.turn.model, trace)) as source:
+    async with aclosing(safely(backend.run(plan.turn), plan.turn.model, trace, timeouts=timeouts)) as source:
         async for batch in source:
             out = interpreter.feed(batch)
             if out:
@@ -56,10 +63,12 @@ async def attempt_once(plan: Plan, backend: Backend, ids: IdFactory, trace: Trac
                 return
 
 
-def attempts(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None) -> AsyncGenerator[Batch, None]:
+def attempts(
+    plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None, timeouts: Timeouts | None = None
+) -> AsyncGenerator[Batch, None]:
     """The events of a turn, by as many attempts as the plan allows."""
     must_judge = plan.scanner is not None and (plan.required or any(tool.strict for tool in plan.scanner().registry.tools.values()))
-    return _judged(plan, backend, ids, trace) if must_judge else attempt_once(plan, backend, ids, trace)
+    return (_judged if must_judge else attempt_once)(plan, backend, ids, trace, timeouts)
 
 
 class _Attempt:
@@ -105,11 +114,11 @@ class _Attempt:
         return self.without_call or bool(self.issues)
 
 
-async def _judged(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None) -> AsyncGenerator[Batch, None]:
+async def _judged(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None, timeouts: Timeouts | None) -> AsyncGenerator[Batch, None]:
     turn = plan.turn
     for last in (False, True):
         interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)
-        async with aclosing(safely(backend.run(turn), turn.model, trace)) as source:
+        async with aclosing(safely(backend.run(turn), turn.model, trace, timeouts=timeouts)) as source:
             async for batch in source:
                 out = attempt.feed(interpreter.feed(batch))
                 if out:

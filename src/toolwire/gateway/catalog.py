@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 
 from toolwire.backends import registry
 from toolwire.backends.base import Backend, Source
@@ -25,6 +24,24 @@ FIRST_LOOK_S = 1.0
 OPENED = 64
 """So many models of servers are kept open; of those that do nothing, the one that was asked for longest ago is closed first."""
 LONGEST_NAME = 200
+
+
+class Using:
+    """A model in use, for as long as a turn runs."""
+
+    __slots__ = ("_id", "_used")
+
+    def __init__(self, used: Counter[str], id: str) -> None:
+        self._used = used
+        self._id = id
+
+    def __enter__(self) -> None:
+        self._used[self._id] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._used[self._id] -= 1
+        if not self._used[self._id]:
+            del self._used[self._id]
 
 
 class Catalog:
@@ -68,22 +85,21 @@ class Catalog:
             task.add_done_callback(self._leaving.discard)
         return backend
 
-    @asynccontextmanager
-    async def using(self, backend: Backend) -> AsyncIterator[None]:
+    def using(self, backend: Backend) -> Using:
         """While this lasts, the model is not closed to make room for another."""
-        self._used[backend.id] += 1
-        try:
-            yield
-        finally:
-            self._used[backend.id] -= 1
-            if not self._used[backend.id]:
-                del self._used[backend.id]
+        return Using(self._used, backend.id)
 
     def __contains__(self, name: object) -> bool:
         """Whether this is one of the ids that are listed."""
         if self._known is None:
             self._known = frozenset(self._ids())
         return name in self._known
+
+    def serving(self, name: str) -> str:
+        """The id of the model that this listed name stands for: itself, or the model whose other name it is."""
+        if name in self.models or ("/" in name and name.partition("/")[0] in self.sources):
+            return name
+        return next((id for id, backend in self.models.items() if name in backend.aliases), name)
 
     def kind(self, id: str) -> str:
         """The name of the backend that serves this id."""

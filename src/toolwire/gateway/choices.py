@@ -1,4 +1,4 @@
-"""Several runs for one request (`n`): their events side by side, each with the number of its choice."""
+"""Several runs for one request (`n`): their events side by side. Each batch comes with the number of its choice."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from toolwire.backends.base import Batch
 _MOST_WAITING = 64  # batches that a run may be ahead of the reader
 
 
-async def merged(runs: list[AsyncGenerator[Batch, None]]) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Batches as they come. One run is passed through; closing this closes all."""
-    if len(runs) == 1:
-        async with aclosing(runs[0]) as run:
-            async for batch in run:
-                yield 0, batch
-        return
-    waiting: asyncio.Queue[tuple[int, Batch | BaseException | None]] = asyncio.Queue(_MOST_WAITING)
+Numbered = tuple[int, Batch]
 
-    async def read(choice: int, run: AsyncGenerator[Batch, None]) -> None:
+
+def merged(runs: list[AsyncGenerator[Numbered, None]]) -> AsyncGenerator[Numbered, None]:
+    """Batches as they come; closing this closes all. One run is as good as it is."""
+    return runs[0] if len(runs) == 1 else _side_by_side(runs)
+
+
+async def _side_by_side(runs: list[AsyncGenerator[Numbered, None]]) -> AsyncGenerator[Numbered, None]:
+    waiting: asyncio.Queue[Numbered | BaseException | None] = asyncio.Queue(_MOST_WAITING)
+
+    async def read(run: AsyncGenerator[Numbered, None]) -> None:
         try:
             async with aclosing(run):
-                async for batch in run:
-                    await waiting.put((choice, batch))
-            await waiting.put((choice, None))
+                async for numbered in run:
+                    await waiting.put(numbered)
+            await waiting.put(None)
         except Exception as error:
-            await waiting.put((choice, error))
+            await waiting.put(error)
 
-    readers = [asyncio.create_task(read(choice, run)) for choice, run in enumerate(runs)]
+    readers = [asyncio.create_task(read(run)) for run in runs]
     try:
         left = len(runs)
         while left:
-            choice, got = await waiting.get()
+            got = await waiting.get()
             if got is None:
                 left -= 1
             elif isinstance(got, BaseException):
                 raise got
             else:
-                yield choice, got
+                yield got
     finally:
         for reader in readers:
             reader.cancel()

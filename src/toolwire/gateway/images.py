@@ -1,8 +1,11 @@
 """Images that a client names by URL, fetched for backends that only take them inline.
 
-A URL in a request is a request that a client can make in our name, so: http(s) only; the host is resolved once, every address it has must be
-public, and the connection goes to one of exactly these addresses; a redirect is judged anew, and there are few of them; no cookies, no credentials,
-no proxy; bytes and pixels are limited; what comes must be an image by its own first bytes, whatever its content type says.
+A URL in a request is a request that a client can make in our name, so: http(s) only; it is read once, by the same code that connects; the host is
+resolved once, every address it has must be public, and no socket is made for any other address; a redirect is judged anew, and there are few of them;
+no cookies, no credentials, no proxy; bytes and pixels are limited, of one image and of all of a turn; what comes must be an image by its own first
+bytes, whatever its content type says. What was wrong with a host inside is told in the same words whether there is one or not.
+
+Where a backend takes URLs they are passed on as they are, and it is the upstream that fetches: `checked` refuses those that name a place inside.
 """
 
 from __future__ import annotations
@@ -12,23 +15,34 @@ import base64
 import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
 from toolwire.errors import ToolwireError
-from toolwire.turn import ImagePart, Item, Message, Part, Result, Turn
+from toolwire.turn import ImagePart, Item, Message, OtherPart, Part, Result, Turn
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+NOT_PUBLIC = "its host is not a public address, or can not be found"
+NOT_FOR_CLIENTS = tuple(
+    map(
+        ipaddress.ip_network,
+        ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/23", "2001:db8::/32", "3fff::/20"),
+    )
+)
+"""Beside what Python knows: clouds' own services that look public (Azure's, Oracle's), translators to IPv4, protocols, examples."""
+UNICAST = ipaddress.ip_network("2000::/3")
+INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".svc")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
     bytes: int = 20 * 1024 * 1024
+    all_bytes: int = 64 * 1024 * 1024
     pixels: int = 50_000_000
     images: int = 32
     redirects: int = 3
@@ -42,7 +56,59 @@ def is_public(address: str) -> bool:
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if inner is not None:
             return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+        if ip not in UNICAST:
+            return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved and not any(ip in network for network in NOT_FOR_CLIENTS)
+
+
+def is_inside(host: str) -> bool:
+    """Whether a URL's host surely means a place that is not public, as far as its spelling tells."""
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        return not is_public(name)
+    except ValueError:
+        pass
+    try:
+        return not is_public(socket.inet_ntoa(socket.inet_aton(name)))  # 2130706433, 0x7f.1, 0177.0.0.1
+    except (OSError, UnicodeError, ValueError):
+        return "." not in name or f".{name}".endswith(INSIDE)
+
+
+def checked(turn: Turn) -> Turn:
+    """The turn, whose URLs are passed on for the upstream to fetch. Raises where one of them names a place inside."""
+    for url in _urls(turn):
+        host = _host(url)
+        if host is None or is_inside(host):
+            raise _refused("its host is not a public address", _field(turn))
+    return turn
+
+
+def _urls(turn: Turn) -> Iterator[str]:
+    for item in turn.items:
+        if not isinstance(item, Message | Result):
+            continue
+        for part in item.parts:
+            if isinstance(part, ImagePart):
+                if part.url and not part.url.startswith("data:"):
+                    yield part.url
+            elif isinstance(part, OtherPart):
+                yield from _named_urls(part.raw, 4)
+
+
+def _named_urls(value: Any, depth: int) -> Iterator[str]:
+    """What stands under a name such as `file_url`, or `url` inside `video_url`."""
+    for name, inner in value.items():
+        if isinstance(inner, str) and name.lower().endswith("url") and inner[:8].lower().startswith(("http://", "https://")):
+            yield inner
+        elif depth and isinstance(inner, dict):
+            yield from _named_urls(inner, depth - 1)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return URL(url).raw_host
+    except ValueError:
+        return None
 
 
 def size_of(data: bytes) -> tuple[str, int, int] | None:
@@ -85,6 +151,9 @@ def _webp(data: bytes) -> tuple[str, int, int] | None:
     return None
 
 
+AT_ONCE = 4
+
+
 class _Pinned(AbstractResolver):
     """Gives the addresses that were judged, and no others."""
 
@@ -108,36 +177,55 @@ class ImageFetcher:
         self._limits = limits or ImageLimits()
         self._allowed = allowed
 
+    async def _all(self, urls: list[str], param: str) -> dict[str, str]:
+        """The images by their URLs, a few at a time: together they stay below a limit."""
+        found: dict[str, str] = {}
+        for start in range(0, len(urls), AT_ONCE):
+            some = urls[start : start + AT_ONCE]
+            found.update(zip(some, await asyncio.gather(*(self.fetch(url, param) for url in some)), strict=True))
+            if sum(map(len, found.values())) * 3 // 4 > self._limits.all_bytes:
+                raise _refused(f"all of them together are larger than {self._limits.all_bytes // 1048576} MB", param)
+        return found
+
     async def inline(self, turn: Turn) -> Turn:
         """The turn with every http(s) image as a data URL."""
-        urls = {part.url for _, part in _images(turn) if part.url and not part.url.startswith("data:")}
+        urls = list(dict.fromkeys(part.url for _, part in _images(turn) if part.url and not part.url.startswith("data:")))
         if not urls:
             return turn
         if len(urls) > self._limits.images:
             raise ToolwireError("invalid_value", f"More than {self._limits.images} images by URL.", param=_field(turn))
-        async with asyncio.timeout(self._limits.timeout_s * 2):
-            fetched = dict(zip(urls, await asyncio.gather(*(self.fetch(url, _field(turn)) for url in urls)), strict=True))
+        try:
+            async with asyncio.timeout(self._limits.timeout_s * 2):
+                fetched = await self._all(urls, _field(turn))
+        except TimeoutError:
+            raise _refused("its server is too slow", _field(turn)) from None
         return replace(turn, items=tuple(_replaced(item, fetched) for item in turn.items))
 
     async def fetch(self, url: str, param: str = "") -> str:
         """One image as a data URL."""
+        target = _read_url(url, param)
         for _ in range(self._limits.redirects + 1):
-            target = await self._get(url, param)
-            if isinstance(target, bytes):
-                return self._as_data(target, param)
-            url = urljoin(url, target)
+            found = await self._get(target, param)
+            if isinstance(found, bytes):
+                return self._as_data(found, param)
+            target = _read_url(found, param, target)
         raise _refused("it redirects too often", param)
 
-    async def _get(self, url: str, param: str) -> bytes | str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise _refused("only plain http and https URLs are fetched", param)
-        addresses = await self._resolve(parts.hostname, param)
-        connector = aiohttp.TCPConnector(resolver=_Pinned(addresses), use_dns_cache=False, limit=1)
+    async def _get(self, url: URL, param: str) -> bytes | str:
+        addresses = await self._resolve(url.raw_host or "", param)
+        judged = {address for _, address in addresses}
+
+        def make_socket(info: Any) -> socket.socket:
+            """The last door: whatever was read out of the URL on the way here, only an address that was judged gets a socket."""
+            if info[4][0] not in judged:
+                raise OSError("this address was not judged")
+            return socket.socket(info[0], info[1], info[2])
+
+        connector = aiohttp.TCPConnector(resolver=_Pinned(addresses), use_dns_cache=False, limit=1, socket_factory=make_socket)
         timeout = aiohttp.ClientTimeout(total=self._limits.timeout_s)
         try:
             async with (
-                aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session,
+                aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout, auto_decompress=False) as session,
                 session.get(url, allow_redirects=False, headers={"Accept": "image/*", "Accept-Encoding": "identity"}) as response,
             ):
                 if response.status in REDIRECTS and "Location" in response.headers:
@@ -161,10 +249,10 @@ class ImageFetcher:
         try:
             found: list[Any] = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            raise _refused("its host can not be found", param) from None
+            raise _refused(NOT_PUBLIC, param) from None
         addresses = [(entry[0], entry[4][0]) for entry in found]
         if not addresses or not all(self._allowed(address) for _, address in addresses):
-            raise _refused("its host is not a public address", param)
+            raise _refused(NOT_PUBLIC, param)
         return addresses
 
     def _as_data(self, data: bytes, param: str) -> str:
@@ -175,6 +263,17 @@ class ImageFetcher:
         if not 0 < width * height <= self._limits.pixels:
             raise _refused(f"it has more than {self._limits.pixels // 1_000_000} million pixels, or none", param)
         return f"data:{media};base64,{base64.b64encode(data).decode()}"
+
+
+def _read_url(text: str, param: str, base: URL | None = None) -> URL:
+    try:
+        url = URL(text) if base is None else base.join(URL(text))
+        plain = url.scheme in ("http", "https") and url.raw_host and not url.raw_user and not url.raw_password and url.port
+    except ValueError:
+        plain = False
+    if not plain:
+        raise _refused("only plain http and https URLs are fetched", param)
+    return url
 
 
 def _refused(why: str, param: str) -> ToolwireError:

@@ -16,6 +16,7 @@ from toolwire.gateway.attempts import safely
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan
+from toolwire.gateway.timeouts import Timeouts
 from toolwire.ids import IdFactory
 from toolwire.trace import Trace
 from toolwire.turn import Result, Turn
@@ -34,20 +35,23 @@ class LiveTurn:
     ids: IdFactory
     tell: Callable[[str], None]
     trace: Trace | None = None
+    timeouts: Timeouts | None = None
 
     async def events(self, claim: Claim | None) -> AsyncGenerator[Batch, None]:
         """What the client's answer is made of."""
         if claim is not None:
-            alive = False
+            alive = ended = False
             try:
                 async with aclosing(self._segment(claim.live, claim.results)) as batches:
                     async for batch in batches:
-                        if not alive and isinstance(batch[0], Failure):
+                        if not alive and isinstance(batch[0], Failure) and batch[0].kind != "timeout":
                             break  # the run died while it was parked
                         alive = True
                         self.tell("resumed")
                         yield batch
+                    ended = True
             finally:
+                claim.park.given_up = not ended
                 self.parking.release(claim.park)
             if alive:
                 return
@@ -64,7 +68,7 @@ class LiveTurn:
         parked = False
         try:
             how = "open" if results is None else "resume"
-            async with aclosing(safely(_answered(live, results), self.turn.model, self.trace, how)) as batches:
+            async with aclosing(safely(_answered(live, results), self.turn.model, self.trace, how, self.timeouts)) as batches:
                 async for batch in batches:
                     out = interpreter.feed(batch)
                     for event in out:
@@ -79,6 +83,7 @@ class LiveTurn:
                         parked = True
                         if self.trace is not None:
                             self.trace.parks(list(waiting))
+                        await self.parking.announce(waiting, self.key_id)
                     if out:
                         yield out
                     if interpreter.ended:

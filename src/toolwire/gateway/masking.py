@@ -10,17 +10,21 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from toolwire.config import MASK, Settings
 
 SHORTEST = 4
 """Shorter values than this are words, not secrets."""
+SHORTEST_OUTSIDE = 8
+"""The same of values that are only taken for secrets because of their names in the environment."""
 WORD = 12
 """Shorter values than this are only masked where they stand alone."""
 
 SECRET_NAME = re.compile(r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$")
 _KEYS = (
     r"sk-[A-Za-z0-9_-]{16,}",
+    r"tw_[A-Za-z0-9_-]{40}",
     r"(?:gh[pousr]|gsk|hf)_[A-Za-z0-9]{30,}",
     r"github_pat_[A-Za-z0-9_]{30,}",
     r"(?:glpat|xai|xox[abeoprs])-[A-Za-z0-9-]{20,}",
@@ -32,6 +36,7 @@ _KEYS = (
 _SCHEMES = r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|(?i:\bauthorization:\s*basic\s+)[A-Za-z0-9+/=_-]{4,}"
 _LOOKS = rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})|{_SCHEMES}"
 _MEMBER_NAMES = "[a-z0-9_-]{0,64}?(?:(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret)"
+_OUTSIDE_NAME = re.compile(r"(?i)_key$|password$|_auth$")
 _MEMBER = re.compile(rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)', re.DOTALL)
 _URL_PASSWORD = re.compile(r"://[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)@")
 Span = tuple[int, int]
@@ -46,8 +51,9 @@ class Mask:
         self._values = re.compile("|".join(patterns))
 
     @classmethod
-    def of(cls, settings: Settings) -> Mask:
-        return cls(secrets_of(settings))
+    def of(cls, settings: Settings, environ: Mapping[str, str] | None = None) -> Mask:
+        """Knows every secret of the settings, and of the environment whatever its name gives away as one."""
+        return cls((*secrets_of(settings), *secrets_among(environ or {})))
 
     def spans(self, text: str) -> list[Span]:
         """Where secrets stand, in order, without overlaps."""
@@ -98,10 +104,49 @@ def secrets_of(settings: Settings) -> Iterator[str]:
     """Every secret that the settings hold."""
     yield from settings.server.keys
     yield from settings.server.admin_keys
+    if settings.server.node_secret:
+        yield settings.server.node_secret
+    for url in (settings.store.url, settings.store.redis, settings.telemetry.otlp):
+        yield from _of_url(url)
     for model in settings.models:
         for name, value in model.options.items():
             if name in model.secret or name == "headers" or SECRET_NAME.search(name):
                 yield from _texts(value)
+            else:
+                yield from _named(value)
+
+
+def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
+    """What the environment holds under a secret's name, and the passwords of the URLs in it."""
+    for name, value in environ.items():
+        if (SECRET_NAME.search(name) or _OUTSIDE_NAME.search(name)) and len(value.strip()) >= SHORTEST_OUTSIDE:
+            yield value.strip()
+        elif "://" in value:
+            yield from (found for found in _of_url(value) if len(found) >= SHORTEST_OUTSIDE)
+
+
+def _of_url(url: str) -> Iterator[str]:
+    """The password of a URL, as it is written and as it is meant; also one that stands among its parameters."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+        named = [value for name, value in parse_qsl(parts.query) if SECRET_NAME.search(name)]
+    except ValueError:
+        return
+    for found in (*((password,) if password else ()), *named):
+        yield from dict.fromkeys((found, unquote(found)))
+
+
+def _named(value: Any) -> Iterator[str]:
+    """Secrets inside of an option that is none itself: by the names of its members, and in its URLs."""
+    if isinstance(value, str):
+        yield from _of_url(value)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner) if SECRET_NAME.search(str(name)) else _named(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _named(inner)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -5,8 +5,9 @@
   argument text.
 - Some results missing, another history, other tools: the run is cancelled, and the turn is replayed cold from the request's own history. A park
   that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
-- Two continuations at the same time: the second is refused with 409.
+- Two continuations at the same time: the second is refused with 409, unless the first one's client has just left.
 - A park has a time to live, and a key has a limit: the oldest goes first. With several choices, continuing one cancels its siblings.
+- Where there are several nodes, the others are told on the `board` which calls wait here.
 
 Law 8: a parked run belongs to this table, not to any HTTP request. Generic: knows `LiveRun` only.
 """
@@ -17,15 +18,27 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from toolwire.backends.base import LiveRun
 from toolwire.config import ParkedSettings
 from toolwire.decode.history import NO_RESULT
 from toolwire.errors import ToolwireError
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, ToolSpec, Turn
+
+NOTICE_S = 0.5
+"""How long a continuation waits for another one of the same run to be given up."""
+
+
+class Board(Protocol):
+    """Where nodes tell each other which calls wait with whom."""
+
+    async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None: ...
+
+    def withdraw(self, calls: Collection[str]) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +55,10 @@ class Park:
     busy: bool = False
     timer: asyncio.TimerHandle | None = None
     turn_id: str = ""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is taken out of the table."""
+    given_up: bool = False
+    """Whether the response that went on with it did not come to its end."""
     parked_at: float = field(default_factory=time.monotonic)
 
 
@@ -68,7 +85,11 @@ class Parking:
         self._settings = settings
         self._parks: dict[str, Park] = {}  # by the id of each waiting call
         self._ending: set[asyncio.Task[None]] = set()
+        self._own: dict[str, int] = {}
+        self.outcomes = {"resumed": 0, "expired": 0, "dropped": 0}
+        """What became of parks, so far."""
         self.closed = False
+        self.board: Board | None = None
 
     def __len__(self) -> int:
         """How many runs are parked."""
@@ -86,16 +107,53 @@ class Parking:
         turn_id: str = "",
     ) -> None:
         """Keeps a run whose response ended with `calls`. `said` is the text of that response, `names` the names of its calls by id."""
-        if self.closed or self._settings.max_per_key < 1:
+        most = min(self._settings.max_per_key, self._own.get(key_id, self._settings.max_per_key))
+        if self.closed or most < 1:
             self._cancel(live)
             return
         own = [park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy]
-        for oldest in own[: max(0, len(own) + 1 - self._settings.max_per_key)]:
+        for oldest in own[: max(0, len(own) + 1 - most)]:
             self.drop(oldest)
         park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings, turn_id=turn_id)
-        park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self.drop, park)
+        park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self._expire, park)
         for call_id in calls:
             self._parks[call_id] = park
+
+    def allow(self, key_id: str, most: int) -> None:
+        """A key's own limit; 0: it has none, and the one for all keys holds."""
+        if most:
+            self._own[key_id] = most
+        else:
+            self._own.pop(key_id, None)
+
+    async def announce(self, calls: Collection[str], key_id: str) -> None:
+        """Tells the other nodes, where there are any, of calls that were just parked."""
+        if self.board is not None and self.holds(calls):
+            await self.board.announce(calls, key_id, self._settings.ttl_s)
+
+    def holds(self, calls: Iterable[str]) -> bool:
+        """Whether a run waits here for one of these calls."""
+        return any(call_id in self._parks for call_id in calls)
+
+    def waiting(self) -> list[tuple[Collection[str], str, float]]:
+        """Every park: the ids of its calls, its key, and how many seconds it has left."""
+        now = time.monotonic()
+        return [
+            (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now)) for park in dict.fromkeys(self._parks.values())
+        ]
+
+    async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
+        """`claim`, but a run whose client is lost gets a moment to notice it: who sends the same request again at once is not refused."""
+        try:
+            return self.claim(turn, key_id, resumable)
+        except ToolwireError:
+            busy = next(self._parks[item.call_id] for item in turn.items if isinstance(item, Result) and item.call_id in self._parks)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTICE_S):
+                    await busy.over.wait()
+            if not busy.given_up:
+                raise
+            return self.claim(turn, key_id, resumable)
 
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
         """The parked run that this request continues, or None: then the turn is run from its own history.
@@ -119,6 +177,7 @@ class Parking:
             self.drop(park)
             return None
         park.busy = True
+        self.outcomes["resumed"] += 1
         if park.timer is not None:
             park.timer.cancel()
         for sibling in {one for one in self._parks.values() if one.siblings is park.siblings and one is not park}:
@@ -127,14 +186,23 @@ class Parking:
 
     def release(self, park: Park) -> None:
         """Takes a park out of the table: its run goes its own way."""
+        park.over.set()
         if park.timer is not None:
             park.timer.cancel()
         for call_id in park.calls:
             if self._parks.get(call_id) is park:
                 del self._parks[call_id]
+        if self.board is not None:
+            self.board.withdraw(park.calls)
 
-    def drop(self, park: Park) -> None:
+    def _expire(self, park: Park) -> None:
+        self.drop(park, "expired")
+
+    def drop(self, park: Park, outcome: str = "dropped") -> None:
         """Ends a parked run: nobody will bring its results."""
+        if not park.busy:
+            self.outcomes[outcome] += 1
+        park.given_up = True
         self.release(park)
         self._cancel(park.live)
 

@@ -23,16 +23,22 @@ from toolwire.errors import ToolwireError
 from toolwire.events import Failure
 from toolwire.gateway.answers import open_answer
 from toolwire.gateway.catalog import Catalog
-from toolwire.gateway.images import ImageFetcher
+from toolwire.gateway.images import ImageFetcher, checked
 from toolwire.gateway.journal import Journal
+from toolwire.gateway.keys import KeyGrant, no_model
+from toolwire.gateway.limits import Limits, Ticket
 from toolwire.gateway.parked import Parking
+from toolwire.gateway.queueing import Queues
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.gateway.run import Run
 from toolwire.gateway.store import Store
+from toolwire.gateway.tracing import Tracing, tracing_of
+from toolwire.gateway.usage import UsageBook
 from toolwire.ids import IdFactory, random_id
 from toolwire.trace import current
 from toolwire.turn import Api, Item, Turn
 
+LARGE_BODY = 128 * 1024
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
 
@@ -53,9 +59,16 @@ class Gateway:
         self.parking = Parking(settings.parked)
         self.images = ImageFetcher()
         self.catalog = Catalog(settings.models, backends)
-        self.observers: list[Callable[[TurnSummary], None]] = []
+        self.usage = UsageBook(store, self.catalog)
+        """What was used, by key, model and hour."""
+        self.limits = Limits(settings, self.usage)
+        self.queues = Queues(settings.limits)
+        self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """What the last turns were made of; None where the settings say that nothing is kept."""
+        self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
+        """Whether somebody who may see it wants to know what was said in turns."""
+        self.tracing: Tracing | None = None
         self.ids = ids
         self.clock = clock
 
@@ -67,6 +80,10 @@ class Gateway:
     async def start(self) -> None:
         if self.journal is not None:
             self.journal.start()
+        if self.tracing is None and (tracing := tracing_of(self.settings)) is not None:
+            self.tracing = tracing
+            self.observers.append(tracing.observe)
+        await self.limits.start()
         await self.catalog.start()
 
     def drain(self) -> None:
@@ -76,8 +93,12 @@ class Gateway:
     async def close(self) -> None:
         await self.parking.close()
         await self.catalog.close()
+        await self.limits.close()
+        await self.usage.close()
         if self.journal is not None:
             await self.journal.close()
+        if self.tracing is not None:
+            await self.tracing.close()
 
     async def ready(self) -> bool:
         self.catalog.listed()  # a server that was not there at the start is looked for again, also where nobody lists its models
@@ -95,24 +116,28 @@ class Gateway:
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
         run, watched = Run(self, api, caller, trace), current.set(trace)
         try:
-            body = await self._with_references(api, request_body.parse(raw), caller)
-            turn = run.decoded(replace(await self._decode(api, body, caller), caller=caller.key_id))
+            body = await self._with_references(api, await self._parse(raw), caller)
+            turn = run.decoded(await self._decode(api, body, caller, len(raw) >= LARGE_BODY))
             turn, backend = self._backend(turn)
             run.turn = turn
+            if caller.grant is not None:
+                run.ticket = await self._admit(caller.grant, turn, backend, caller.key_id)
             if trace is not None:
                 trace.asks(backend, self.catalog.kind(backend.id))
-            await backend.prepare()
-            if not backend.capabilities.image_urls:
-                turn = await self.images.inline(turn)
+            await run.in_time(backend.prepare())
+            turn = await run.in_time(self.images.inline(turn)) if not backend.capabilities.image_urls else checked(turn)
             plan = run.planned(turn, backend)
             run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock)
+            run.place = self.queues.join(backend.id, caller.key_id)
             if backend.strategy == "parked" and turn.items:
-                run.resume(self.parking.claim(turn, caller.key_id, resumable=plan.strategy == "parked"))
+                run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"))
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
             return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
             run.abandon()
+            if run.ticket is None and caller.grant is not None:
+                self.limits.fault(caller.key_id, caller.grant.limits, error.failure)
             run.observe(error.failure)
             raise
         except asyncio.CancelledError:
@@ -126,6 +151,18 @@ class Gateway:
         finally:
             current.reset(watched)
 
+    async def _parse(self, raw: bytes) -> dict[str, Any]:
+        """A large body is read in a thread: nobody else waits for it."""
+        limits, parse = self.settings.limits, request_body.parse
+        most = {"nodes": limits.body_nodes, "messages": limits.messages, "tools": limits.tools}
+        return parse(raw, **most) if len(raw) < LARGE_BODY else await asyncio.to_thread(parse, raw, **most)
+
+    async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
+        """Whether the key may run this turn, and what it takes of the key's limits."""
+        grant.check(turn, backend.id)
+        self.parking.allow(key_id, grant.limits.parked)
+        return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
+
     async def _with_references(self, api: Api, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The body with stored items in place of the references that name them."""
         references = decode_responses.references(body) if api == "responses" and self.store is not None else None
@@ -137,10 +174,12 @@ class Gateway:
             trace.references = found
         return decode_responses.resolved(body, found)
 
-    async def _decode(self, api: Api, body: dict[str, Any], caller: Caller) -> Turn:
+    async def _decode(self, api: Api, body: dict[str, Any], caller: Caller, large: bool) -> Turn:
         if api == "chat":
-            return decode_chat.decode(body)
-        return decode_responses.decode(body, await self._previous(decode_responses.previous_id(body), caller))
+            return await asyncio.to_thread(decode_chat.decode, body, caller.key_id) if large else decode_chat.decode(body, caller.key_id)
+        previous = await self._previous(decode_responses.previous_id(body), caller)
+        given = (body, previous, caller.key_id)
+        return await asyncio.to_thread(decode_responses.decode, *given) if large else decode_responses.decode(*given)
 
     async def _previous(self, id: str | None, caller: Caller) -> tuple[Item, ...]:
         if id is None:
@@ -162,4 +201,4 @@ class Gateway:
             if effort is not None:
                 named = turn.sampling if turn.sampling.effort or not effort else replace(turn.sampling, effort=effort)
                 return replace(turn, sampling=named), other
-        raise ToolwireError("model_not_found", f"The model '{turn.model[:80]}' does not exist or you do not have access to it.", param="model")
+        raise no_model(turn.model)

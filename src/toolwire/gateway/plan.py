@@ -88,9 +88,10 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         choice=turn.tool_choice,
         declared=None if settings.unknown_tool == "forward" else ToolRegistry(turn.tools if offered else ()),
         unknown="error" if settings.unknown_tool == "error" else "text",
-        known_ids=frozenset(item.call_id for item in turn.items if isinstance(item, Call)),
+        known_ids=frozenset([item.call_id for item in turn.items if isinstance(item, Call)]),
+        hold_calls=not as_text and settings.arguments == "validated",
     )
-    return _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities, settings)
+    return _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities)
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
@@ -118,14 +119,14 @@ def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
 # --- backends with tools of their own ----------------------------------------------------------------------------------------------------------
 
 
-def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities, settings: ToolSettings) -> Plan:
-    customs = frozenset() if capabilities.custom_tools else frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
+def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
+    customs = frozenset[str]() if capabilities.custom_tools else frozenset([tool.name for tool in turn.tools if tool.kind == "custom"])
     if customs:
         turn = replace(turn, tools=tuple(map(freeform.as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items)))
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
         turn = replace(turn, items=(asked, *turn.items), output=OutputFormat())
-    return replace(plan, turn=turn, customs=customs, hold_calls=settings.arguments == "validated")
+    return plan if turn is plan.turn else replace(plan, turn=turn, customs=customs)
 
 
 def _as_function_item(item: Item) -> Item:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from toolwire.turn import Api
+from toolwire.turn import Api, Turn
+
+if TYPE_CHECKING:
+    from toolwire.gateway.contents import Contents
+    from toolwire.gateway.keys import KeyGrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +20,11 @@ class Caller:
     key_id: str = ""
     request_id: str = ""
     output_mode: str | None = None
+    grant: KeyGrant | None = None
+    """What the key may do; None: no restriction."""
+    key_name: str = ""
+    trace_parent: str = ""
+    """The caller's own span, as W3C's `traceparent` says it."""
 
 
 @dataclass(slots=True)
@@ -24,6 +34,8 @@ class Answer:
     headers: list[tuple[bytes, bytes]]
     body: bytes | None = None
     stream: AsyncIterator[bytes] | None = None
+    status: int = 200
+    """Another one only where another node answered with an error, which is passed on as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +65,21 @@ class TurnSummary:
     cancelled: bool
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What policy left out, by kind."""
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    kind: str = "new"
+    """`new`, `resumed` or `replayed`."""
+    key_name: str = ""
+    turn_id: str = ""
+    """As the journal names it."""
+    answer_id: str = ""
+    """As the client knows it."""
+    started_at: float = 0.0
+    """In seconds since 1970."""
+    tool_call_s: tuple[float, ...] = ()
+    """When each call began, after the start."""
+    trace_parent: str = ""
+    turn: Turn | None = None
+    """The request, for those who may look into it."""
+    contents: Contents | None = None
+    """What was said, where somebody who may see it wants it."""

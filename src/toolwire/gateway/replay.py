@@ -83,7 +83,7 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
     played = _Played(recording)
     gateway = Gateway(
         _settings(recording),
-        store=cast(Store, _OldStore(request)) if request.get("stored") else None,
+        store=cast(Store, _OldStore(request, _unstored(recording))) if request.get("stored") else None,
         backends={played.id: played} if played.id else None,
         ids=_minted(recording.end["ids"]),
         clock=_clock(recording.end["clock"]),
@@ -270,12 +270,13 @@ def _capabilities(given: dict[str, Any]) -> Capabilities:
 
 
 class _OldStore:
-    """What the store said then; what would be stored is let go."""
+    """What the store said then; what would be stored is let go. `full`: it could not be stored then."""
 
     path = ":memory:"
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], full: bool) -> None:
         self._request = request
+        self._full = full
 
     async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
         return decode_items(json.dumps(self._request["previous"]).encode()) if "previous" in self._request else None
@@ -284,7 +285,17 @@ class _OldStore:
         return dict(self._request.get("references") or {})
 
     async def put(self, stored: Any) -> None:
-        pass
+        if self._full:
+            raise ToolwireError("overloaded", "It could not be stored then.")
+
+    async def run(self, work: object, action: str) -> dict[str, Any]:
+        """What a replay uses is not counted."""
+        return {}
+
+
+def _unstored(recording: Recording) -> bool:
+    """Whether a stream said that its response could not be stored."""
+    return bool(recording.wire) and recording.wire[-1][2].startswith(': {"stored":false}')
 
 
 class _OldImages:
@@ -316,7 +327,7 @@ def _difference(where: str, then: str, now: str) -> dict[str, str]:
 
 def _report(recording: Recording, now: str | None, kind: str) -> Iterator[dict[str, str]]:
     then = recording.plans[-1]["told"] if recording.plans else None
-    if now is not None and then is not None and now.removesuffix("; store=failed") != then:
+    if now is not None and then is not None and now.removesuffix("store=failed").removesuffix("; ") != then:
         yield _difference("report", then, now)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolwire.backends.base import Backend, Batch
 from toolwire.encode.obsidian import ObsidianXml
@@ -19,10 +19,14 @@ from toolwire.events import CallBegin, Failure, Finish, Usage
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
+from toolwire.gateway.contents import Contents
+from toolwire.gateway.limits import Ticket
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.parked import Claim
 from toolwire.gateway.plan import Plan, make_plan
+from toolwire.gateway.queueing import Place
 from toolwire.gateway.records import Answer, Caller, TurnSummary
+from toolwire.gateway.timeouts import Timeouts
 from toolwire.policy import Policy
 from toolwire.trace import Trace
 from toolwire.turn import Api, Result, Turn
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Gateway
 
 log = logging.getLogger("toolwire.gateway")
+T = TypeVar("T")
 
 
 class Run:
@@ -43,13 +48,20 @@ class Run:
         self.clock = gateway.clock if trace is None else trace.reading(gateway.clock)
         self._api: Api = api
         self._caller = caller
-        self._started = time.perf_counter()
+        self._started, self._started_at = time.perf_counter(), time.time()
         self._first_byte: float | None = None
         self._committed = False
         self._observed = False
-        self._usage = Usage(0, 0)
+        self._usages: dict[int, Usage] = {}
+        self.ticket: Ticket | None = None
+        """What this turn took of its key's limits; None where the key has none."""
+        self.place: Place | None = None
+        """Its place in the line of the model; None where the model takes as many turns as come."""
+        self._timeouts = Timeouts.of(gateway.settings.limits)
         self._finish: str | None = None
         self._call_ids: list[str] = []
+        self._call_times: list[float] = []
+        self._contents = Contents() if gateway.contents_wanted else None
         self.turn: Turn | None = None
         self.plan: Plan | None = None
         self.answer: ChatAnswer | ResponsesAnswer | None = None
@@ -88,7 +100,7 @@ class Run:
 
     # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
 
-    async def _events(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
+    async def _events(self, plan: Plan, backend: Backend, choice: int) -> AsyncGenerator[tuple[int, Batch], None]:
         """What one choice of the answer is made of. A backend that refuses tools, and knows another way from then on, is asked again in that way."""
         while True:
             refused = False
@@ -96,7 +108,7 @@ class Run:
             self._policies.append(policy)
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
-            source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace)
+            source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
             async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
                 async for batch in batches:
                     if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
@@ -107,7 +119,7 @@ class Run:
                         batch = [*batch, *policy.end()]
                     if xml is not None:
                         batch = xml.feed(batch)
-                    yield batch
+                    yield choice, batch
                     if policy.cut:
                         return
             if not refused:
@@ -129,7 +141,7 @@ class Run:
         assert self.turn is not None
         claim, self.claim = self.claim, None
         key_id, parking = self._caller.key_id, self._gateway.parking
-        return LiveTurn(plan, backend, parking, self.turn, key_id, self._siblings, self.ids, self._tell, self.trace).events(claim)
+        return LiveTurn(plan, backend, parking, self.turn, key_id, self._siblings, self.ids, self._tell, self.trace, self._timeouts).events(claim)
 
     def abandon(self) -> None:
         """A parked run that was claimed and never went on is given up."""
@@ -143,29 +155,54 @@ class Run:
             self.trace.kind = kind
 
     def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncGenerator[tuple[int, Batch], None]:
-        return merged([self._events(plan, backend) for _ in range(choices)])
+        all_events = merged([self._events(plan, backend, choice) for choice in range(choices)])
+        return all_events if self.place is None else self._in_line(self.place, all_events)
 
-    def _note(self, batch: Batch) -> None:
+    async def _in_line(self, place: Place, events: AsyncGenerator[tuple[int, Batch], None]) -> AsyncGenerator[tuple[int, Batch], None]:
+        """The events, once the turn is admitted. The next one is when the last event is there, however long the client takes to read it."""
+        try:
+            async with aclosing(events):
+                try:
+                    await self.in_time(place.admitted())
+                except ToolwireError as error:
+                    yield 0, [error.failure]
+                    return
+                async for event in events:
+                    yield event
+        finally:
+            place.leave()
+
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """Work of this turn, within what the whole turn may take."""
+        return await (work if self._timeouts is None else self._timeouts.whole(work))
+
+    def _note(self, batch: Batch, choice: int) -> None:
+        if self.ticket is not None:
+            self.ticket.saw(batch)
+        if self._contents is not None:
+            self._contents.saw(batch, choice)
         for event in batch:
             kind = type(event)
             if kind is CallBegin:
                 self._call_ids.append(event.id or "")  # type: ignore[union-attr]
+                self._call_times.append(time.perf_counter() - self._started)
             elif kind is Finish:
                 self._finish = event.reason  # type: ignore[union-attr]
             elif kind is Usage:
-                self._usage = event  # type: ignore[assignment]
+                self._usages[choice] = event  # type: ignore[assignment]
 
     # --- a whole body --------------------------------------------------------------------------------------------------------------------------
 
     async def whole(self, plan: Plan, backend: Backend) -> Answer:
         answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
-        async with self._gateway.catalog.using(backend), aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
-            async for choice, batch in batches:
-                self._note(batch)
-                answer.fold(batch, choice)
-                if trace is not None:
-                    trace.sent(choice, batch, b"")
+        with self._gateway.catalog.using(backend):
+            async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
+                async for choice, batch in batches:
+                    self._note(batch, choice)
+                    answer.fold(batch, choice)
+                    if trace is not None:
+                        trace.sent(choice, batch, b"")
         if answer.failure is not None:
             raise ToolwireError.of(answer.failure)
         body = await answer.body()
@@ -190,7 +227,7 @@ class Run:
             elif self.trace is not None:
                 self.trace.committed = True
         except BaseException:
-            await opened.aclose()
+            await opened.stop()
             raise
         return Answer(self._headers(whole=False), stream=opened)
 
@@ -198,21 +235,22 @@ class Run:
         answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
         try:
-            async with self._gateway.catalog.using(backend), aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
-                async for choice, batch in batches:
-                    self._note(batch)
-                    block = answer.feed(batch, choice)
-                    refused = answer.failure is not None and not self._committed and self._first_byte is None
-                    if trace is not None:
-                        trace.sent(choice, batch, b"" if refused else block)
-                    if refused:
-                        raise ToolwireError.of(answer.failure)  # type: ignore[arg-type]
-                    if block:
-                        if self._first_byte is None:
-                            self._first_byte = time.perf_counter()
-                        yield block
-                    if answer.failure is not None:
-                        break
+            with self._gateway.catalog.using(backend):
+                async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
+                    async for choice, batch in batches:
+                        self._note(batch, choice)
+                        block = answer.feed(batch, choice)
+                        refused = answer.failure is not None and not self._committed and self._first_byte is None
+                        if trace is not None:
+                            trace.sent(choice, batch, b"" if refused else block)
+                        if refused:
+                            raise ToolwireError.of(answer.failure)  # type: ignore[arg-type]
+                        if block:
+                            if self._first_byte is None:
+                                self._first_byte = time.perf_counter()
+                            yield block
+                        if answer.failure is not None:
+                            break
             last = await answer.end(self._comment())
             if trace is not None:
                 trace.sent(0, [], last)
@@ -264,12 +302,24 @@ class Run:
                 out[kind] = out.get(kind, 0) + count
         return out
 
+    def _used(self, failure: Failure | None) -> Usage:
+        """All choices together: they read the same input, and each writes its own answer. The key's limits are settled by it."""
+        usage, *others = self._usages.values() or (Usage(0, 0),)
+        for one in others:
+            output, reasoning = usage.output_tokens + one.output_tokens, usage.reasoning_tokens + one.reasoning_tokens
+            usage = Usage(max(usage.input_tokens, one.input_tokens), output, max(usage.cached_tokens, one.cached_tokens), reasoning)
+        if self.ticket is None:
+            return usage
+        return self.ticket.settle(usage, ran=self.plan is not None and (failure is None or self._first_byte is not None))
+
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
         """Tells the observers, once."""
         if self._observed:
             return
         self._observed = True
-        told = self._telemetry()
+        if self.place is not None:
+            self.place.leave()
+        told, usage = self._telemetry(), self._used(failure)
         model = self.turn.model if self.turn is not None else ""
         summary = TurnSummary(
             request_id=self._caller.request_id,
@@ -287,13 +337,24 @@ class Run:
             tool_call_ids=tuple(self._call_ids),
             tool_call_truncated=told["tool_call_truncated"],
             output_mode=self._output_mode,
-            input_tokens=self._usage.input_tokens,
-            output_tokens=self._usage.output_tokens,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
             first_byte_s=None if self._first_byte is None else self._first_byte - self._started,
             duration_s=time.perf_counter() - self._started,
             report=self.plan.report_header() if self.plan is not None else "",
             cancelled=cancelled,
             dropped=self._dropped(),
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            kind=self.kind,
+            key_name=self._caller.key_name,
+            turn_id=self.trace.id if self.trace is not None else "",
+            answer_id=self.answer.id if self.answer is not None else "",
+            started_at=self._started_at,
+            tool_call_s=tuple(self._call_times),
+            trace_parent=self._caller.trace_parent,
+            turn=self.turn,
+            contents=self._contents,
         )
         if self.trace is not None and self._gateway.journal is not None:
             self.trace.failure = failure
@@ -324,6 +385,10 @@ class _Blocks:
         return block
 
     async def aclose(self) -> None:
+        await self.stop()
+        self._run.observe(None, cancelled=True)  # where it was closed before it began to run
+
+    async def stop(self) -> None:
         if self._first is not None:
             self._first.cancel()
             await asyncio.gather(self._first, return_exceptions=True)

@@ -1,0 +1,326 @@
+"""What each key may use: requests and tokens a minute, turns at once, and a month's budget.
+
+Rules: a turn is admitted once, whole or not at all, before anything runs: one request, and an estimate of its tokens. When it ends, the tokens that
+it really used take the estimate's place; one that was given up before its backend counted pays by what was seen of it. A request that is refused for
+its own faults costs a request too. A key without limits is never seen here. Where `store.redis` is set, all nodes share one set of meters; while
+Redis can not be reached each node allows its own share, and so does each worker process where there is no Redis. Budgets are counted by `usage.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from toolwire.errors import ToolwireError, status_of
+from toolwire.events import CallArgs, Event, Failure, Text, Thought, Usage
+from toolwire.events import Refusal as RefusalText
+from toolwire.gateway import meters
+from toolwire.gateway.keys import KeyLimits
+from toolwire.gateway.meters import MINUTE, Meters, Rates, Refusal
+from toolwire.gateway.shared_limits import Asked, SharedLimits, Unreachable
+from toolwire.gateway.usage import UsageBook, next_month
+from toolwire.ids import random_id
+from toolwire.turn import Call, ImagePart, Message, OtherPart, Reasoning, Result, TextPart, Turn
+
+if TYPE_CHECKING:
+    from toolwire.config import Settings
+
+HeaderList = list[tuple[bytes, bytes]]
+CHARACTERS_A_TOKEN = 4
+IMAGE_TOKENS = 800
+ANSWER_TOKENS = 256
+MOST_ANSWER_TOKENS = 1024
+"""What an answer is reserved for: what the request allows it, within these bounds; the rest is charged when it is known."""
+CONCURRENT_RETRY_S = 1.0
+CLOSE_S = 2.0
+NO_RATES = Rates()
+_SPOKEN = {Text: "text", Thought: "text", RefusalText: "text", CallArgs: "delta"}
+
+
+def microseconds() -> int:
+    return time.monotonic_ns() // 1000
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One key's meters on this node: all nodes' as Redis told them last, or this node's own."""
+
+    meters: Meters
+    limits: KeyLimits
+    running: dict[str, Ticket] = field(default_factory=dict)
+    alone: tuple[int, int] = (0, 0)
+    """Units of requests and tokens that were taken here while Redis could not be told."""
+    shared: Meters = field(default_factory=Meters)
+    """All nodes' as they were when Redis went away."""
+
+
+class Limits:
+    def __init__(
+        self,
+        settings: Settings,
+        usage: UsageBook | None = None,
+        *,
+        clock: Callable[[], int] = microseconds,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._usage = usage
+        self._clock, self._wall = clock, wall
+        self._accounts: dict[str, Account] = {}
+        self._errands: set[asyncio.Task[None]] = set()
+        url, self._workers = settings.store.redis, settings.server.workers
+        self.shared = SharedLimits(url, random_id("node_"), self._running, self._redis_changed, nodes=self._workers) if url else None
+
+    async def start(self) -> None:
+        """Takes this node's place among those that share the limits."""
+        if self.shared is not None:
+            await self.shared.beat()
+            self.shared.start()
+
+    async def close(self) -> None:
+        if self._errands:
+            await asyncio.wait(self._errands, timeout=CLOSE_S)
+        if self.shared is not None:
+            await self.shared.close()
+
+    # --- before a turn -------------------------------------------------------------------------------------------------------------------------
+
+    def check(self, key_id: str, limits: KeyLimits) -> None:
+        """Raises where it is known already, without asking anybody, that this key can not run a turn now: its request need not even be read."""
+        account, rates = self._account(key_id, limits), self._rates(limits)
+        refusal = None
+        if limits.requests_per_minute:
+            meters.drain(account.meters, rates, self._clock())
+            if wait := meters.wait(account.meters.requests, rates.requests, 1):
+                refusal = Refusal("requests", wait)
+        if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
+            refusal = Refusal("concurrent", 0)
+        if refusal is not None:
+            raise self._refused(refusal, limits, account)
+
+    async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
+        """Takes what the turn needs. Raises 429 where the key has not that much left."""
+        if limits.budget_requests or limits.budget_tokens:
+            await self._check_budget(key_id, limits)
+        asked = estimate(turn) if limits.tokens_per_minute or limits.budget_tokens else Usage(0, 0)
+        account = self._account(key_id, limits)
+        ticket = Ticket(self, key_id, limits, asked)
+        refusal = await self._take(account, ticket) if limits.rates != NO_RATES or limits.concurrent else None
+        if refusal is not None:
+            raise self._refused(refusal, limits, account, ticket.reserved)
+        if ticket.id:
+            account.running[ticket.id] = ticket
+        return ticket
+
+    async def _take(self, account: Account, ticket: Ticket) -> Refusal | None:
+        shared = self.shared
+        if shared is not None and shared.up:
+            shared.start()
+            taking = asyncio.ensure_future(shared.take(ticket.asked(MINUTE, ticket.reserved * MINUTE)))
+            try:
+                refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
+                self._seen(account, seen)
+                return refusal
+            except Unreachable:
+                pass
+            except asyncio.CancelledError:
+                self._errand(self._give_back(account, ticket, taking))
+                raise
+        limits = ticket.limits
+        refusal = meters.take(account.meters, self._rates(limits), self._clock(), 1, ticket.reserved)
+        if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
+            meters.charge(account.meters, self._rates(limits), -MINUTE, -ticket.reserved * MINUTE)
+            refusal = Refusal("concurrent", 0)
+        if refusal is None and shared is not None:
+            account.alone = (account.alone[0] + MINUTE, account.alone[1] + ticket.reserved * MINUTE)
+        return refusal
+
+    async def _give_back(self, account: Account, ticket: Ticket, taking: asyncio.Future[tuple[Refusal | None, Meters]]) -> None:
+        """The client left while it was being asked for."""
+        await asyncio.wait({taking})
+        if taking.exception() is None and taking.result()[0] is None:
+            await self._charge_shared(account, ticket.asked(-MINUTE, -ticket.reserved * MINUTE))
+
+    def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
+        """A request that was refused before it was admitted: for its own faults it costs a request, so that nobody can flood with nonsense."""
+        if limits.requests_per_minute and status_of(failure) != 429:
+            self._charge(self._account(key_id, limits), Ticket(self, key_id, limits, Usage(0, 0)), MINUTE, 0)
+
+    # --- after a turn --------------------------------------------------------------------------------------------------------------------------
+
+    def settle(self, ticket: Ticket, tokens: int) -> None:
+        account = self._account(ticket.key_id, ticket.limits)
+        account.running.pop(ticket.id, None)
+        if ticket.limits.tokens_per_minute or ticket.limits.concurrent:
+            self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE)
+
+    def _charge(self, account: Account, ticket: Ticket, requests: int, tokens: int) -> None:
+        rates = self._rates(ticket.limits)
+        meters.drain(account.meters, rates, self._clock())
+        meters.charge(account.meters, rates, requests, tokens)
+        if self.shared is not None:
+            if self.shared.up:
+                self._errand(self._charge_shared(account, ticket.asked(requests, tokens)))
+            else:
+                account.alone = (account.alone[0] + requests, account.alone[1] + tokens)
+
+    async def _charge_shared(self, account: Account, asked: Asked) -> None:
+        assert self.shared is not None
+        seen = await self.shared.charge(asked)
+        if seen is not None:
+            self._seen(account, seen)
+
+    def _errand(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    # --- what is known -------------------------------------------------------------------------------------------------------------------------
+
+    def _account(self, key_id: str, limits: KeyLimits) -> Account:
+        account = self._accounts.get(key_id)
+        if account is None:
+            account = self._accounts[key_id] = Account(Meters(self._clock()), limits)
+        account.limits = limits
+        return account
+
+    def _seen(self, account: Account, seen: Meters) -> None:
+        seen.at = self._clock()
+        account.meters = seen
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts a limit falls, of which this process has one."""
+        shared = self.shared
+        return self._workers if shared is None else 1 if shared.up else shared.nodes
+
+    def _rates(self, limits: KeyLimits) -> Rates:
+        parts = self._parts
+        return limits.rates if parts == 1 else limits.rates.shared_by(parts)
+
+    def _at_once(self, limits: KeyLimits) -> int:
+        return max(1, limits.concurrent // self._parts)
+
+    def _running(self) -> dict[str, list[str]]:
+        """For the heartbeat: the turns that count against a limit of turns at once."""
+        return {key_id: list(account.running) for key_id, account in self._accounts.items() if account.limits.concurrent}
+
+    def _redis_changed(self, up: bool) -> Iterable[Asked]:
+        """Redis went away: this node goes on with its share of what was taken. It is back: it is told what was taken before and meanwhile."""
+        owed: list[Asked] = []
+        nodes = self.shared.nodes if self.shared is not None else 1
+        for key_id, account in self._accounts.items():
+            now = account.meters
+            if not up:
+                meters.drain(now, account.limits.rates, self._clock())
+                account.shared = Meters(now.at, now.requests, now.tokens)
+                now.requests, now.tokens, account.alone = now.requests // nodes, now.tokens // nodes, (0, 0)
+                continue
+            rates, before = account.limits.rates, account.shared
+            meters.drain(now, rates.shared_by(nodes), self._clock())
+            meters.drain(before, rates, self._clock())
+            units = min(account.alone[0], now.requests), min(account.alone[1], now.tokens)
+            if any(units) or before.requests or before.tokens:
+                owed.append(Asked(key_id, rates, account.limits.concurrent, "", *units, known=(before.requests, before.tokens)))
+        return owed
+
+    # --- what is told --------------------------------------------------------------------------------------------------------------------------
+
+    def headers(self, key_id: str, limits: KeyLimits) -> HeaderList:
+        """`x-ratelimit-…`, for every answer to a key that has limits of this kind."""
+        account, rates = self._account(key_id, limits), self._rates(limits)
+        meters.drain(account.meters, rates, self._clock())
+        out: HeaderList = []
+        for kind, rate, taken in (("requests", rates.requests, account.meters.requests), ("tokens", rates.tokens, account.meters.tokens)):
+            if rate:
+                out += [
+                    (f"x-ratelimit-limit-{kind}".encode(), b"%d" % rate),
+                    (f"x-ratelimit-remaining-{kind}".encode(), b"%d" % meters.remaining(taken, rate)),
+                    (f"x-ratelimit-reset-{kind}".encode(), meters.duration(meters.reset_us(taken, rate)).encode()),
+                ]
+        return out
+
+    def _refused(self, refusal: Refusal, limits: KeyLimits, account: Account, tokens: int = 0) -> ToolwireError:
+        if refusal.kind == "concurrent":
+            told = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once. Please try again when one has ended."
+            return ToolwireError("requests_limit", told, retry_after_s=CONCURRENT_RETRY_S)
+        rates, wait = self._rates(limits), meters.duration(refusal.wait_us)
+        if refusal.kind == "requests":
+            used = rates.requests - meters.remaining(account.meters.requests, rates.requests)
+            told = f"Rate limit reached for this API key on requests per min (RPM): Limit {rates.requests}, Used {used}, Requested 1."
+        else:
+            used = rates.tokens - meters.remaining(account.meters.tokens, rates.tokens)
+            told = f"Rate limit reached for this API key on tokens per min (TPM): Limit {rates.tokens}, Used {used}, Requested {tokens}."
+        kind = "requests_limit" if refusal.kind == "requests" else "tokens_limit"
+        return ToolwireError(kind, f"{told} Please try again in {wait}.", retry_after_s=refusal.wait_us / 1e6)
+
+    async def _check_budget(self, key_id: str, limits: KeyLimits) -> None:
+        if self._usage is None:
+            return
+        spent = await self._usage.month(key_id)
+        for name, budget, used in (("requests", limits.budget_requests, spent.requests), ("tokens", limits.budget_tokens, spent.tokens)):
+            if budget and used >= budget:
+                now = self._wall()
+                told = f"You exceeded your current quota: this API key's budget is {budget:,} {name} a month, and {used:,} are used."
+                raise ToolwireError("quota", f"{told} It begins anew with the next month (UTC).", retry_after_s=max(1.0, next_month(now) - now))
+
+
+class Ticket:
+    """An admitted turn. `settle` it once it has ended, whatever the end was."""
+
+    __slots__ = ("_characters", "_limits", "_open", "asked_for", "id", "key_id", "limits", "reserved")
+
+    def __init__(self, owner: Limits, key_id: str, limits: KeyLimits, asked_for: Usage) -> None:
+        self.id = random_id("") if limits.concurrent else ""
+        self.key_id = key_id
+        self.limits = limits
+        self.asked_for = asked_for
+        self.reserved = min(asked_for.total_tokens, limits.tokens_per_minute)
+        self._limits = owner
+        self._characters = 0
+        self._open = True
+
+    def asked(self, requests: int, tokens: int) -> Asked:
+        return Asked(self.key_id, self.limits.rates, self.limits.concurrent, self.id, requests, tokens)
+
+    def saw(self, batch: Iterable[Event]) -> None:
+        """What goes out: a turn that is given up pays for it."""
+        for event in batch:
+            said = _SPOKEN.get(type(event))
+            if said is not None:
+                self._characters += len(getattr(event, said))
+
+    def settle(self, usage: Usage, ran: bool) -> Usage:
+        """Charges what was used: `usage` where the backend counted, else, where the turn `ran`, an estimate. Gives what was charged."""
+        if self._open:
+            self._open = False
+            if not usage.total_tokens and (ran or self._characters):
+                usage = Usage(self.asked_for.input_tokens, math.ceil(self._characters / CHARACTERS_A_TOKEN))
+            self._limits.settle(self, usage.total_tokens)
+        return usage
+
+
+def estimate(turn: Turn) -> Usage:
+    """What a turn will use, before any backend has counted: four characters a token, and a part of what the answer may have."""
+    characters, images = len(turn.instructions or ""), 0
+    for item in turn.items:
+        if isinstance(item, Call):
+            characters += len(item.name) + len(item.arguments)
+        elif isinstance(item, Reasoning):
+            characters += sum(map(len, (*item.summary, *item.content)))
+        else:
+            assert isinstance(item, Message | Result)
+            for part in item.parts:
+                if isinstance(part, TextPart):
+                    characters += len(part.text)
+                else:
+                    assert isinstance(part, ImagePart | OtherPart)
+                    images += 1
+    for tool in turn.tools:
+        characters += len(tool.name) + len(tool.description) + len(str(tool.parameters))
+    asked = turn.sampling.max_tokens
+    answer = ANSWER_TOKENS if asked is None else min(max(asked, 1), MOST_ANSWER_TOKENS)
+    return Usage(math.ceil(characters / CHARACTERS_A_TOKEN) + images * IMAGE_TOKENS, answer * max(1, turn.n))

@@ -1,0 +1,102 @@
+"""Meters: how much of a minute's allowance is used, in whole numbers. Pure: the time is handed in, in microseconds.
+
+Rules: a meter holds what was taken and has not drained yet. It drains evenly, at its rate; what may be taken at once is one minute's worth, so that
+over any stretch of t minutes at most rate × (t + 1) goes through. A meter counts in units of 1/60,000,000, so that one microsecond drains exactly
+`rate` units: nothing is ever rounded, however odd the rate. Several meters are taken from together or not at all. A clock that goes back drains
+nothing, and neither blocks nor frees anybody. `shared_limits.py` keeps the same rules inside Redis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MINUTE = 60_000_000
+"""A minute in microseconds: so many units a request or a token weighs."""
+
+Metered = Literal["requests", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a minute allows; 0: that much is not counted at all."""
+
+    requests: int = 0
+    tokens: int = 0
+
+    def shared_by(self, nodes: int) -> Rates:
+        """One node's part of it; never nothing."""
+        return Rates(*(max(1, rate // nodes) if rate else 0 for rate in (self.requests, self.tokens)))
+
+
+@dataclass(slots=True)
+class Meters:
+    """What is taken, in units, as it was at the time `at`."""
+
+    at: int = 0
+    requests: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What there was not enough of, and after how long there will be."""
+
+    kind: Literal["requests", "tokens", "concurrent"]
+    wait_us: int
+
+
+def drain(meters: Meters, rates: Rates, now: int) -> None:
+    """Brings the meters to the time `now`."""
+    passed = max(0, now - meters.at)
+    meters.requests = max(0, meters.requests - passed * rates.requests)
+    meters.tokens = max(0, meters.tokens - passed * rates.tokens)
+    meters.at = now
+
+
+def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> Refusal | None:
+    """Takes so many, or says what stands against it and changes nothing but the time. More than a minute's worth counts as a minute's worth."""
+    drain(meters, rates, now)
+    waits: list[tuple[int, Metered]] = [
+        (wait(meters.requests, rates.requests, requests), "requests"),
+        (wait(meters.tokens, rates.tokens, tokens), "tokens"),
+    ]
+    longest, kind = max(waits, key=lambda one: one[0])
+    if longest:
+        return Refusal(kind, longest)
+    charge(meters, rates, requests * MINUTE, min(tokens, rates.tokens) * MINUTE)
+    return None
+
+
+def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
+    """Adds units without asking; negative ones are given back."""
+    if rates.requests:
+        meters.requests = max(0, meters.requests + requests)
+    if rates.tokens:
+        meters.tokens = max(0, meters.tokens + tokens)
+
+
+def wait(taken: int, rate: int, amount: int) -> int:
+    """After how many microseconds so much can be taken; 0: now."""
+    return -(-(taken + (min(amount, rate) - rate) * MINUTE) // rate) if rate and taken + min(amount, rate) * MINUTE > rate * MINUTE else 0
+
+
+def remaining(taken: int, rate: int) -> int:
+    """How many can be taken now."""
+    return max(0, (rate * MINUTE - taken) // MINUTE)
+
+
+def reset_us(taken: int, rate: int) -> int:
+    """After how many microseconds everything can be taken again."""
+    return -(-taken // rate) if rate else 0
+
+
+def duration(microseconds: int) -> str:
+    """As OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
+    milliseconds = -(-microseconds // 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest / 1000:g}s"
+    return f"{hours}h{minutes}m{seconds}" if hours else f"{minutes}m{seconds}" if minutes else seconds

@@ -1,0 +1,239 @@
+"""The meters of all nodes, in Redis: `meters.py` once more, as one script, so that nodes which ask at the same moment can not both take the last one.
+
+    toolwire:meters:{KEY}     what is taken, in units, and when that was so
+    toolwire:running:{KEY}    the turns that run now, each with the time after which it counts as gone
+    toolwire:nodes            the nodes that share the limits, likewise
+
+Rules: the time is Redis's own, for all nodes the same. What runs is renewed while it runs, so that what a node that died has left behind ends by
+itself. A Redis that can not be reached costs one request the wait; from then on only the heartbeat asks, until it is back. What could not be told to
+it meanwhile is told then, and, should it have forgotten everything, what it said last: less is never counted than the node that saw most has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toolwire.gateway.meters import Meters, Rates, Refusal
+from toolwire.gateway.nodes import WITHIN_S, connect
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+METERS, RUNNING, NODES = "toolwire:meters:", "toolwire:running:", "toolwire:nodes"
+LEASE_S = 20.0
+BEAT_S = 4.0
+RETRY_S = 0.5
+MOST_OWED = 10_000
+
+log = logging.getLogger("toolwire.limits")
+T = TypeVar("T")
+
+# KEYS: meters, running. ARGV: rate of requests, units of requests, rate of tokens, units of tokens, most running at once, this turn's id, its lease
+# in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn), and how many units of requests and tokens are taken at least.
+TAKE = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
+local passed = math.max(0, now - (tonumber(state[1]) or now))
+local rates, units = {tonumber(ARGV[1]), tonumber(ARGV[3])}, {tonumber(ARGV[2]), tonumber(ARGV[4])}
+local taken, refused, wait = {}, '', 0
+for n = 1, 2 do
+    taken[n] = math.max(tonumber(ARGV[8 + n]), (tonumber(state[n + 1]) or 0) - passed * rates[n])
+    if ARGV[8] == 'take' and rates[n] > 0 then
+        units[n] = math.min(units[n], rates[n] * 60000000)
+        local over = math.ceil((taken[n] + units[n] - rates[n] * 60000000) / rates[n])
+        if over > wait then
+            wait = over
+            refused = n == 1 and 'requests' or 'tokens'
+        end
+    end
+end
+local most, running = tonumber(ARGV[5]), 0
+if most > 0 then
+    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+    running = redis.call('ZCARD', KEYS[2])
+    if ARGV[8] == 'charge' then
+        running = running - redis.call('ZREM', KEYS[2], ARGV[6])
+    elseif running >= most and refused == '' then
+        refused = 'concurrent'
+    end
+end
+if refused == '' then
+    local last = 1
+    for n = 1, 2 do
+        if rates[n] > 0 then
+            taken[n] = math.max(0, taken[n] + units[n])
+            last = math.max(last, taken[n] / rates[n])
+        end
+    end
+    local whole = function(number) return string.format('%.0f', number) end
+    redis.call('HSET', KEYS[1], 'at', whole(now), 'requests', whole(taken[1]), 'tokens', whole(taken[2]))
+    redis.call('PEXPIRE', KEYS[1], whole(math.ceil(last / 1000) + 60000))
+    if most > 0 and ARGV[8] == 'take' then
+        redis.call('ZADD', KEYS[2], whole(now + ARGV[7]), ARGV[6])
+        redis.call('PEXPIRE', KEYS[2], whole(ARGV[7] / 1000))
+        running = running + 1
+    end
+end
+return {refused, string.format('%.0f', wait), string.format('%.0f', taken[1]), string.format('%.0f', taken[2]), running}
+"""
+
+# KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Gives how many there are.
+RENEW = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+for n = 2, #ARGV do redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[1]), ARGV[n]) end
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[1] / 1000))
+return redis.call('ZCARD', KEYS[1])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a turn takes of a key's meters, in units. `known`: so much of requests and tokens is taken at least, before it."""
+
+    key_id: str
+    rates: Rates
+    concurrent: int
+    turn: str
+    requests: int
+    tokens: int
+    known: tuple[int, int] = (0, 0)
+
+
+class Unreachable(Exception):
+    """Redis can not be asked now."""
+
+
+class SharedLimits:
+    """`running` gives the turns of this node that run now, by key; `changed` is told that Redis went away, or is back."""
+
+    def __init__(
+        self,
+        url: str,
+        node: str,
+        running: Callable[[], Mapping[str, Iterable[str]]],
+        changed: Callable[[bool], Iterable[Asked]],
+        nodes: int = 1,
+    ) -> None:
+        self.up = True
+        self.nodes = nodes
+        """How many share the limits, as far as is known."""
+        self._node = node
+        self._running = running
+        self._changed = changed
+        self._redis = connect(url)
+        self._take = self._redis.register_script(TAKE)
+        self._renew = self._redis.register_script(RENEW)
+        self._owed: deque[Asked] = deque(maxlen=MOST_OWED)
+        self._beating: asyncio.Task[None] | None = None
+        self._stumbled = asyncio.Event()
+        self._closed = False
+
+    async def take(self, asked: Asked) -> tuple[Refusal | None, Meters]:
+        """Takes it, or says what stands against it; beside what is taken now. Raises `Unreachable`."""
+        refused, wait, requests, tokens, _ = await self._ask(lambda redis: self._run(asked, "take"))
+        meters = Meters(0, int(requests), int(tokens))
+        if not refused:
+            return None, meters
+        return Refusal(refused.decode(), max(1, int(wait))), meters
+
+    async def charge(self, asked: Asked) -> Meters | None:
+        """Charges it without asking, and ends the turn; later, where Redis can not be reached."""
+        try:
+            _, _, requests, tokens, _ = await self._ask(lambda redis: self._run(asked, "charge"))
+            return Meters(0, int(requests), int(tokens))
+        except Unreachable:
+            self._owed.append(asked)
+            return None
+
+    def _pay(self, owed: Asked, redis: Redis) -> Awaitable[Any]:
+        return self._run(owed, "charge")
+
+    def _run(self, asked: Asked, way: str) -> Awaitable[Any]:
+        rates, lease = asked.rates, int(LEASE_S * 1e6)
+        keys = [f"{METERS}{{{asked.key_id}}}", f"{RUNNING}{{{asked.key_id}}}"]
+        amounts = [rates.requests, asked.requests, rates.tokens, asked.tokens, asked.concurrent]
+        return self._take(keys, [*amounts, asked.turn, lease, way, *asked.known])
+
+    # --- being there ---------------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._beating is None:
+            self._beating = asyncio.ensure_future(self._live())
+
+    async def beat(self) -> None:
+        """Renews what this node has there, and counts the nodes. Finds out whether Redis can be reached."""
+        lease = int(LEASE_S * 1e6)
+
+        async def renew(redis: Redis) -> int:
+            renewed = {key_id: set(turns) for key_id, turns in self._running().items()}
+            for key_id, turns in renewed.items():
+                if turns:
+                    await self._renew([f"{RUNNING}{{{key_id}}}"], [lease, *turns])
+            now = self._running()
+            for key_id, turns in renewed.items():  # those that ended while they were renewed
+                if gone := turns.difference(now.get(key_id, ())):
+                    await redis.zrem(f"{RUNNING}{{{key_id}}}", *gone)
+            count: int = await self._renew([NODES], [lease, self._node])
+            return count
+
+        with suppress(Unreachable):
+            self.nodes = max(1, await self._ask(renew, probing=True, within_s=2 * WITHIN_S))
+            while self._owed:
+                owed = self._owed[0]
+                await self._ask(partial(self._pay, owed))
+                self._owed.popleft()
+
+    async def _live(self) -> None:
+        while not self._closed:  # the client may swallow a cancellation
+            try:
+                await self.beat()
+            except Exception:
+                log.exception("this node could not renew what it has in Redis")
+            if not self.up:
+                await asyncio.sleep(RETRY_S)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0 if self._closed else BEAT_S):
+                    await self._stumbled.wait()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        with suppress(Unreachable):
+            await self._ask(lambda redis: redis.zrem(NODES, self._node))
+        await self._redis.aclose()
+
+    async def _ask(self, work: Callable[[Redis], Awaitable[T]], probing: bool = False, within_s: float = WITHIN_S) -> T:
+        from redis.exceptions import RedisError
+
+        if not self.up and not probing:
+            raise Unreachable
+        try:
+            async with asyncio.timeout(within_s):
+                found = await work(self._redis)
+        except (RedisError, OSError, TimeoutError) as error:
+            if self.up:
+                self.up = False
+                self._stumbled.set()
+                self._changed(False)
+                told = "redis can not be reached (%s): until it is back, this node allows its own share of each limit, 1/%d"
+                log.warning(told, str(error) or type(error).__name__, self.nodes)
+            raise Unreachable from error
+        if not self.up:
+            self.up = True
+            self._stumbled.clear()
+            self._owed.extend(self._changed(True))
+            log.warning("redis is back: limits are shared again")
+        return found
