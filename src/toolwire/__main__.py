@@ -6,7 +6,6 @@ Rules: every command has --help with an example. What a person can mend is one c
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,12 +17,15 @@ from toolwire.config import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from toolwire.config import Settings
+    from toolwire.gateway.masking import Mask
     from toolwire.gateway.pipeline import Gateway
+    from toolwire.surfaces.http.logs import LogFormat
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
 MOST_ROWS = 16
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +56,42 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="H", help="address to listen on; another one than loopback needs server.keys")
     parser.add_argument("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
     parser.add_argument("--print-config", action="store_true", help="show the settings in force, secrets masked, and exit")
-    parser.add_argument("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=f"{', '.join(LOG_LEVELS)}; info logs one line a turn")
+    levels = f"{', '.join(LOG_LEVELS)}; info logs one line a request"
+    parser.add_argument("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
+    parser.add_argument("--log-format", metavar="F", choices=LOG_FORMATS, default="text", help="text, or json: every line is an object")
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments, {"server.host": arguments.host, "server.port": arguments.port})
+    settings = _settings(arguments, {"server.host": arguments.host, "server.port": arguments.port}, exposed=False)
+    _check_exposed(settings)
     if arguments.print_config:
         from toolwire.config import print_config
 
         print(print_config(_discovered(settings)), end="")
         return 0
-    configure_logging(arguments.log_level)
+    from toolwire.gateway.masking import Mask
+
+    configure_logging(arguments.log_level, arguments.log_format, Mask.of(settings, os.environ))
     first_run = settings.models is DEFAULT_MODELS
     from toolwire.surfaces.http.server import serve
 
     return serve(_discovered(settings), announce=_tell_found if first_run else None)
+
+
+def _check_exposed(settings: Settings) -> None:
+    """Raises where other machines would reach a server that has no key, neither in its settings nor in its store."""
+    import asyncio
+
+    from toolwire.config import ConfigError
+    from toolwire.configfile import check_exposure
+
+    try:
+        check_exposure(settings.server)
+    except ConfigError:
+        from toolwire.gateway.keys import any_stored
+
+        if not asyncio.run(any_stored(settings.store.url)):
+            raise
 
 
 def _tell_found(gateway: Gateway) -> None:
@@ -84,17 +107,11 @@ def _tell_found(gateway: Gateway) -> None:
     print("\n".join([*lines, "nothing is configured: this is what was found; toolwire doctor explains the rest", ""]), file=sys.stderr, flush=True)
 
 
-def configure_logging(level: str) -> None:
-    """Logs go to stderr; turns as bare JSON lines. uvicorn's own log stays out: the surface reports whatever a person needs to know."""
-    logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    access = logging.getLogger("toolwire.access")
-    bare = logging.StreamHandler(sys.stderr)
-    bare.setFormatter(logging.Formatter("%(message)s"))
-    access.handlers = [bare]
-    access.propagate = False
-    if level != "debug":
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
-        logging.getLogger("asyncio").setLevel(logging.ERROR)
+def configure_logging(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
+    """Logs go to stderr; what the mask knows never does."""
+    from toolwire.surfaces.http.logs import configure
+
+    configure(level, format, mask)
 
 
 # --- models ------------------------------------------------------------------------------------------------------------------------------------
@@ -182,6 +199,7 @@ COMMANDS = (
     Command("vault", "index or search a folder of notes", 'toolwire vault search ~/notes "plan"', place="toolwire.surfaces.terminal.vault"),
     Command("mcp", "offer a vault's tools over MCP", "toolwire mcp --vault ~/notes", place="toolwire.surfaces.mcp.command"),
     Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.surfaces.terminal.cli"),
+    Command("keys", "API keys with names, scopes and budgets", "toolwire keys add laptop", place="toolwire.surfaces.terminal.api_keys"),
     Command("replay", "run a turn of the journal again, and compare", "toolwire replay turn.jsonl", place="toolwire.surfaces.terminal.replay"),
     Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
     Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
@@ -191,10 +209,11 @@ COMMANDS = (
 # --- the frame around the commands -------------------------------------------------------------------------------------------------------------
 
 
-def _settings(arguments: argparse.Namespace, overrides: dict[str, Any]) -> Settings:
+def _settings(arguments: argparse.Namespace, overrides: dict[str, Any], exposed: bool = True) -> Settings:
+    """`exposed` false: whether an exposed server has keys is not asked here; they may stand in the store."""
     from toolwire.configfile import load
 
-    return load(arguments.config, os.environ, {key: value for key, value in overrides.items() if value is not None})
+    return load(arguments.config, os.environ, {key: value for key, value in overrides.items() if value is not None}, exposed=exposed)
 
 
 def _discovered(settings: Settings) -> Settings:

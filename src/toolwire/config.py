@@ -33,6 +33,15 @@ class ServerSettings:
     max_body_mb: float = 32.0
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    advertise: str = ""
+    """Where the other nodes reach this one: `host:port`, or a URL; "" takes it from host and port."""
+    node_secret: str = ""
+    """What all nodes share, so that each knows the requests that another one passes on."""
+    tls_cert: str = ""
+    """A PEM file with the certificate and its chain; with `tls_key`, clients are spoken to by TLS."""
+    tls_key: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class ParkedSettings:
 class JournalSettings:
     contents: Literal["memory", "disk", "off"] = "memory"
     max_mb: float = 256.0
+    max_days: int = 0
+    """After how many days a turn leaves the journal; 0: when there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,38 @@ class VaultSettings:
 class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
+    retention_days: int = 0
+    """After how many days stored responses and untouched conversations go; 0: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """0: no limit. The first four hold for each key that has none of its own; the next ones for a backend, for a turn, and for a request's body."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    concurrent: int = 0
+    parked: int = 0
+    queue: int = 64
+    backend_concurrent: int = 0
+    first_token_s: float = 0.0
+    idle_s: float = 0.0
+    total_s: float = 0.0
+    slow_reader_s: float = 60.0
+    body_nodes: int = 200_000
+    messages: int = 10_000
+    tools: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """OpenTelemetry traces. `otlp` is where spans are sent, by OTLP over HTTP; "" sends none."""
+
+    otlp: str = ""
+    service: str = "toolwire"
+    sample_percent: float = 100.0
+    with_contents: bool = False
+    """Whether spans hold what was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +146,8 @@ class Settings:
     journal: JournalSettings = JournalSettings()
     vault: VaultSettings = VaultSettings()
     store: StoreSettings = StoreSettings()
+    limits: LimitSettings = LimitSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     models: tuple[ModelSettings, ...] = ()
     file: str = ""
     """The configuration file that was read; "" for none."""
@@ -115,6 +160,8 @@ SECTIONS: dict[str, type[Any]] = {
     "journal": JournalSettings,
     "vault": VaultSettings,
     "store": StoreSettings,
+    "limits": LimitSettings,
+    "telemetry": TelemetrySettings,
 }
 
 RANGES: dict[tuple[str, str], tuple[float, float]] = {
@@ -129,6 +176,22 @@ RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("parked", "ttl_s"): (0, 30 * 86400),
     ("parked", "max_per_key"): (0, 1_000_000),
     ("journal", "max_mb"): (0, 1_000_000),
+    ("journal", "max_days"): (0, 36_500),
+    ("telemetry", "sample_percent"): (0, 100),
+    ("store", "retention_days"): (0, 36_500),
+    ("limits", "requests_per_minute"): (0, 10_000_000),
+    ("limits", "tokens_per_minute"): (0, 100_000_000),
+    ("limits", "concurrent"): (0, 1_000_000),
+    ("limits", "parked"): (0, 1_000_000),
+    ("limits", "queue"): (0, 1_000_000),
+    ("limits", "backend_concurrent"): (0, 1_000_000),
+    ("limits", "first_token_s"): (0, 86400),
+    ("limits", "idle_s"): (0, 86400),
+    ("limits", "total_s"): (0, 7 * 86400),
+    ("limits", "slow_reader_s"): (0, 86400),
+    ("limits", "body_nodes"): (0, 100_000_000),
+    ("limits", "messages"): (0, 10_000_000),
+    ("limits", "tools"): (0, 1_000_000),
 }
 
 
@@ -149,7 +212,7 @@ def is_loopback(host: str) -> bool:
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
-_PUBLIC_NAMES = frozenset({"env_key", "max_per_key"})  # they name or count secrets, they are none
+_PUBLIC_NAMES = frozenset({"env_key", "max_per_key", "tls_key"})  # they name or count secrets, they are none
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)@")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -64,8 +64,10 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
-def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Settings:
-    """The settings in force. `path` is the command line's file; `overrides` are dotted keys such as {"server.port": 0}."""
+def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True) -> Settings:
+    """The settings in force. `path` is the command line's file; `overrides` are dotted keys such as {"server.port": 0}. `exposed`: raises where other
+    machines would reach a server without keys.
+    """
     given: dict[Key, Given] = {}
     file = find_file(path, environ)
     if file is not None:
@@ -77,7 +79,8 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, A
         given[tuple(dotted.split("."))] = Given(value, "command line")
     sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
     settings = Settings(**sections, models=_models(given, environ) or DEFAULT_MODELS, file=str(file.resolve()) if file is not None else "")
-    _check_exposure(settings.server)
+    if exposed:
+        check_exposure(settings.server)
     return settings
 
 
@@ -202,7 +205,7 @@ def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str,
 # --- sections ----------------------------------------------------------------------------------------------------------------------------------
 
 KEY_LISTS = {("server", "keys"), ("server", "admin_keys")}
-SECRET_KEYS = {*KEY_LISTS, ("store", "url"), ("store", "redis")}
+SECRET_KEYS = {*KEY_LISTS, ("store", "url"), ("store", "redis"), ("server", "node_secret"), ("telemetry", "otlp")}
 
 
 def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Mapping[str, str]) -> Any:
@@ -239,15 +242,14 @@ def convert(entry: Given, hint: Any, key: str) -> Any:
         if entry.text:
             value = _json(value, list, 'a JSON list of strings, such as ["a", "b"]', where)
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-            shown = "something else" if tuple(key.split(".")) in KEY_LISTS else _show(value)  # a key never stands in a message
-            raise ConfigError(f"{where}: expected a list of strings, got {shown}")
+            raise ConfigError(f"{where}: expected a list of strings, got {_shown(key, value)}")
         return tuple(value)
     if entry.text:
         value = _read_text(value, hint)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool) or value != value:
-        raise ConfigError(f"{where}: expected {_TYPE_NAMES[hint]}, got {_show(entry.value)}")
+        raise ConfigError(f"{where}: expected {_TYPE_NAMES[hint]}, got {_shown(key, entry.value)}")
     return value
 
 
@@ -379,15 +381,17 @@ def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str
     return text
 
 
-def _check_exposure(server: ServerSettings) -> None:
+def check_exposure(server: ServerSettings) -> None:
+    """Raises where other machines, or any web page, would reach a server without keys."""
     if server.keys or server.admin_keys:
         return
     if not is_loopback(server.host):
         raise ConfigError(
-            f'server.host: {server.host} can be reached from other machines, which needs at least one key: server.keys = ["env:TOOLWIRE_API_KEY"]'
+            f"server.host: {server.host} can be reached from other machines, which needs at least one key: "
+            'server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'
         )
     if "*" in server.origins:
-        raise ConfigError('server.origins: "*" lets every web page in, which needs at least one key in server.keys')
+        raise ConfigError('server.origins: "*" lets every web page in, which needs at least one key in server.keys, or by toolwire keys add')
 
 
 # --- words -------------------------------------------------------------------------------------------------------------------------------------
@@ -413,6 +417,11 @@ def _json(text: str, cls: type[Any], expected: str, where: str) -> Any:
 
 def _one_of(choices: Iterable[str]) -> str:
     return " or ".join(f'"{choice}"' for choice in choices)
+
+
+def _shown(key: str, value: Any) -> str:
+    """As `_show`; but a secret never stands in a message."""
+    return "something else" if tuple(key.split(".")) in SECRET_KEYS else _show(value)
 
 
 def _show(value: Any) -> str:

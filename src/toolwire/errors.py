@@ -49,6 +49,8 @@ KINDS: dict[str, Kind] = {
     "conflict": Kind(409, "invalid_request_error", "conflict"),
     # limits
     "rate_limit": Kind(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_exceeded"),
+    "requests_limit": Kind(429, "requests", "rate_limit_exceeded", "rate_limit_exceeded"),
+    "tokens_limit": Kind(429, "tokens", "rate_limit_exceeded", "rate_limit_exceeded"),
     "quota": Kind(429, "insufficient_quota", "insufficient_quota", "rate_limit_exceeded"),
     # the model and what stands behind it
     "no_tool_call": Kind(502, "server_error", "tool_call_not_produced"),

@@ -279,9 +279,9 @@ Script = Reply | Callable[[Recorded], Reply]
 class FakeUpstream:
     """Plays its replies in order and repeats the last one. `gone` is set when a client leaves before its answer ended.
 
-    `pages` are the answers of other paths, by path: a text, or what becomes JSON; None is a 404."""
+    `pages` are the answers of other paths, by path: a text, or what becomes JSON; None is a 404. `port` 0: any that is free."""
 
-    def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None, port: int = 0) -> None:
         self.script = list(script)
         self.pages = dict(pages or {})
         self.requests: list[Recorded] = []
@@ -289,7 +289,7 @@ class FakeUpstream:
         self.sending = asyncio.Event()
         self._served: set[asyncio.BaseTransport] = set()
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self._port = port
 
     @property
     def base_url(self) -> str:
@@ -305,7 +305,7 @@ class FakeUpstream:
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self._port = self._runner.addresses[0][1]
         return self

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from toolwire.errors import ToolwireError
 from toolwire.gateway.store import Store
 from toolwire.ids import IdFactory, random_id
+from toolwire.tools.asker import is_gone, this_process
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage
 from toolwire.tools.records import Records
 
@@ -82,7 +83,7 @@ class Approvals:
         now = self._clock()
         id = self._ids("appr_")
         who = (asking.owner, asking.session, asking.surface, asking.model)
-        approval = Approval(id, now, now + self._lifetime_s, *who, tool, stage, dict(arguments), shown, "", vault=asking.vault)
+        approval = Approval(id, now, now + self._lifetime_s, *who, tool, stage, dict(arguments), shown, "", vault=asking.vault, asker=this_process())
         return replace(approval, token=token_of(approval, self._ids("")))
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
@@ -160,9 +161,9 @@ class Approvals:
         await self.records.expire(self._clock(), self._line)
         return await self.records.listed("pending")
 
-    async def lapse(self, surface: str) -> None:
-        """What a surface asked and nobody waits for any more, as after a crash, is over."""
-        await self._lapse([one for one in await self.pending() if one.surface == surface])
+    async def lapse(self) -> None:
+        """What a process asked that is gone, as after a crash, is over: nobody waits for it any more."""
+        await self._lapse([one for one in await self.pending() if is_gone(one.asker)])
 
     async def revoke(self, grant_id: str) -> bool:
         return await self.records.revoke(grant_id, self._clock())

@@ -147,6 +147,8 @@ class Approval:
     decided_by: str | None = None
     decision: Decision | None = None
     vault: str = ""
+    asker: str = ""
+    """The process that waits for the decision."""
 
 
 @dataclass(frozen=True, slots=True)

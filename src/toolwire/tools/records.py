@@ -11,11 +11,11 @@ from toolwire.gateway.store import Store
 from toolwire.tools.contract import Approval, Decision, Grant, Preview, Status
 
 if TYPE_CHECKING:
-    import sqlite3
+    from toolwire.gateway.engines import Connection
 
 _APPROVAL = (
     "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, status, decided_at, decided_by, decision,"
-    " vault"
+    " vault, asker"
 )
 _GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, vault, model"
 _AUDIT = "at, owner, event, approval_id, session, surface, model, tool, arguments_sha256, result_sha256, bytes, note"
@@ -84,29 +84,19 @@ class Records:
         return [dict(zip(names, row, strict=True)) for row in await self._store.run(lambda c: c.execute(query, (limit,)).fetchall(), "read")]
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+def _insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+    with connection.transaction():
         connection.executemany(f"INSERT INTO approvals ({_APPROVAL}) VALUES ({', '.join('?' * len(rows[0]))})", rows)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
-def _settle(connection: sqlite3.Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line) -> int:
+def _settle(connection: Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line) -> int:
     """Settles those that fit, each with its line of the audit log; how many there were."""
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection.transaction():
         query = f"UPDATE approvals SET status = ?, decided_at = ?, decided_by = ?, decision = ? WHERE {where} RETURNING {_APPROVAL}"
         settled = [_approval(row) for row in connection.execute(query, (*values, *which)).fetchall()]
         connection.executemany(_NOTE, [tuple(line(one)) for one in settled])
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
     return len(settled)
 
 
@@ -129,6 +119,7 @@ def _row(approval: Approval) -> tuple[Any, ...]:
         approval.decided_by,
         None if approval.decision is None else json.dumps(approval.decision.to_json()),
         approval.vault,
+        approval.asker,
     )
 
 

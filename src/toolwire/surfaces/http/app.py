@@ -7,10 +7,10 @@ OpenAI error objects, never HTML and never a traceback. A client that goes away 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.exceptions import HTTPException
@@ -19,26 +19,36 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolwire.errors import ToolwireError
+from toolwire.errors import ToolwireError, status_of
 from toolwire.events import Failure
+from toolwire.gateway.keys import KeyHolder, KeyRecords, KeyRing
 from toolwire.gateway.pipeline import Caller
 from toolwire.ids import random_id
 from toolwire.surfaces.http import health
 from toolwire.surfaces.http.auth import Gate, HeaderList, Headers
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, encode_json
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room
+from toolwire.surfaces.http.forward import HOP, Forwarding
 from toolwire.surfaces.http.keepalive import KeepAlive
+from toolwire.surfaces.http.logs import RequestLog, access
 from toolwire.surfaces.http.metrics import Metrics
 from toolwire.surfaces.http.models import Models
+from toolwire.surfaces.http.pacing import Pace
+from toolwire.surfaces.http.proxies import OWN, Proxies, settled
 from toolwire.surfaces.http.responses import Responses
+from toolwire.surfaces.http.siblings import Siblings
+from toolwire.surfaces.http.usage import Usage
 from toolwire.surfaces.web.routes import Pages
 
 if TYPE_CHECKING:
     from toolwire.config import Settings
-    from toolwire.gateway.pipeline import Answer, Gateway, TurnSummary
+    from toolwire.gateway.pipeline import Answer, Gateway
     from toolwire.gateway.store import Store
 
+EXCHANGE = "toolwire.exchange"
+EVERY_MODEL = ("*",)
 Api = Literal["chat", "responses"]
 Keyed = Callable[[Request, str], Awaitable[Response]]
+Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 
 _TURN_PATHS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
 TURN_ROUTES: dict[str, Api] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
@@ -48,7 +58,6 @@ OUTPUT_MODES = {b"openai-json": "openai-json", b"obsidian-xml": "obsidian-xml"}
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 log = logging.getLogger("toolwire.http")
-access = logging.getLogger("toolwire.access")
 
 
 def create_app(gateway: Gateway, settings: Settings, store: Store | None) -> App:
@@ -60,14 +69,35 @@ class App:
     def __init__(self, gateway: Gateway, settings: Settings, store: Store | None) -> None:
         self.draining = False
         self.metrics = Metrics(gateway.catalog)
+        self.metrics.watch(gateway)
+        self.log = RequestLog()
+        self._proxies = Proxies(settings.server.trusted_proxies)
+        self._traced = bool(settings.telemetry.otlp)
         self._gateway = gateway
-        self._gate = Gate(settings.server)
+        server, records = settings.server, KeyRecords(store) if store is not None else None
+        self.keys = KeyRing(server.keys, server.admin_keys, settings.limits, records)
+        self._gate = Gate(server, self.keys)
         self._keep_alive_s = settings.server.keep_alive_s
         self._body_limit = int(settings.server.max_body_mb * 1024 * 1024)
+        self._room = Room(self._body_limit)
+        self._pace = Pace()
+        self.slow_reader_s = settings.limits.slow_reader_s
+        """For the protocol: how long a client may leave what it was sent unread; 0: for ever."""
         self._router = self._cold_routes(gateway, store)
-        self.pages = Pages(gateway, settings, store) if store is not None else None
+        self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None
+        self.forwarding: Forwarding | None = None
+        """The other nodes, where there are any."""
+        self.siblings: Siblings | None = None
+        """The other worker processes of this server, where there are any."""
         gateway.observers.append(self.metrics.observe)
-        gateway.observers.append(log_turn)
+        gateway.observers.append(self.log.turn)
+        if access.isEnabledFor(logging.DEBUG):
+            gateway.contents_wanted = True
+
+    async def leave(self) -> None:
+        """Before it drains: the other nodes pass nothing on to this one any more."""
+        if self.forwarding is not None:
+            await self.forwarding.nodes.leave()
 
     def drain(self) -> None:
         """No new turns from here on; those that run may end."""
@@ -80,6 +110,9 @@ class App:
         """Before the gateway and the store are closed."""
         if self.pages is not None:
             await self.pages.close()
+        if self.forwarding is not None:
+            await self.forwarding.close()
+        await self.keys.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -89,6 +122,9 @@ class App:
         given_id = headers.get(b"x-request-id")
         request_id = given_id.decode() if given_id is not None and REQUEST_ID.fullmatch(given_id) else random_id("req_")
         method = scope["method"]
+        scope[OWN] = (scope.get("scheme", "http"), scope.get("server"))
+        if self._proxies and not (HOP in headers and self.forwarding is not None):
+            scope = self._proxies.seen(scope, headers)
         if method == "OPTIONS":
             await Exchange(scope, receive, send, headers, request_id, self._gate.preflight(headers)).reply_nothing()
             return
@@ -97,6 +133,9 @@ class App:
             if len(headers) != len(scope["headers"]):
                 _check_single(scope["headers"])
             self._gate.check_place(headers, scope.get("http_version", "1.1"))
+            if HOP in headers and self.forwarding is not None:
+                scope = exchange.scope = self.forwarding.seals.opened(exchange)
+                settled(headers)
             api = TURN_ROUTES.get(scope["path"])
             if api is not None and method == "POST":
                 await self._turn(api, exchange, receive)
@@ -115,12 +154,18 @@ class App:
             if exchange.started:
                 raise  # the server cuts the connection: a client must not take half an answer for a whole one
             await self._refuse(exchange, Failure("server", f"The server had an error while processing your request (request {request_id})."))
+        finally:
+            if not exchange.reached_gateway:
+                self.log.request(exchange)
 
     # --- turns -----------------------------------------------------------------------------------------------------------------------------
 
     async def _turn(self, api: Api, exchange: Exchange, receive: Receive) -> None:
         headers = exchange.headers
-        key_id = self._gate.check_caller(headers, exchange.scope["client"])
+        holder = await self._caller(exchange)
+        grant = holder.grant
+        if grant is not None and grant.limited:
+            self._gateway.limits.check(holder.key_id, grant.limits)
         if self.draining:
             raise ToolwireError("overloaded", "The server is shutting down.", retry_after_s=1)
         exchange.check_json()
@@ -128,15 +173,17 @@ class App:
         if mode is not None and mode.strip().lower() not in OUTPUT_MODES:
             raise ToolwireError("invalid_value", "Expected 'openai-json' or 'obsidian-xml'.", param="x-proxy-output-mode")
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
-        raw = await exchange.read_body(self._body_limit)
+        raw = await exchange.read_body(self._body_limit, self._room)
         exchange.reached_gateway = True
         watch = Watch(receive)
         try:
-            answer = await self._gateway.respond(api, raw, Caller(key_id, exchange.request_id, output_mode))
+            answer = await self.forwarding.answer(api, exchange, raw, holder.key_id) if self.forwarding is not None else None
+            answer = answer or await self._gateway.respond(api, raw, self._caller_of(exchange, holder, output_mode))
             if answer.stream is not None:
                 await self._stream(exchange, answer, answer.stream, watch)
             else:
-                await exchange.reply(200, _typed(answer.headers, JSON), answer.body or b"")
+                await self._pace.hold(answer.status, _asker(exchange))
+                await exchange.reply(answer.status, _typed(answer.headers, JSON), answer.body or b"")
         except asyncio.CancelledError:
             if not watch.gone:
                 if exchange.started:
@@ -172,9 +219,10 @@ class App:
             [
                 Route("/", self._hello),
                 *health.routes(gateway, lambda: self.draining),
-                Route("/metrics", self._keyed(self._metrics)),
-                Route("/models", self._keyed(models.all)),
-                Route("/models/{id:path}", self._keyed(models.one)),
+                Route("/metrics", self._held(self._metrics)),
+                Route("/models", self._held(models.all)),
+                Route("/models/{id:path}", self._held(models.one)),
+                Route("/usage", self._held(Usage(gateway.usage).page)),
                 Route("/responses/{id}", self._keyed(responses.one), methods=["GET", "DELETE"]),
                 Route("/responses/{id}/input_items", self._keyed(responses.input_items)),
                 Route("/responses/{id}/cancel", self._keyed(responses.cancel), methods=["POST"]),
@@ -186,6 +234,9 @@ class App:
         path = re.sub(r"/{2,}", "/", scope["path"])
         if self.pages is not None and self.pages.covers(path):
             exchange.for_own_pages()
+            if self.siblings is not None and not self.siblings.has_pages:
+                await self._elsewhere(self.siblings, exchange, receive)
+                return
             await self._route(self.pages, exchange, {**scope, "path": path.rstrip("/") or "/", "root_path": "", "app": self}, send)
             return
         path = path.removeprefix("/v1").rstrip("/") if path == "/v1" or path.startswith("/v1/") else path.rstrip("/")
@@ -194,7 +245,7 @@ class App:
             if method == "POST":
                 await self._turn(api, exchange, receive)
             elif method == "HEAD":
-                self._gate.check_caller(exchange.headers, scope["client"])
+                await self._caller(exchange)
                 await exchange.reply(200, [JSON], b"")
             else:
                 raise HTTPException(405, headers={"Allow": "HEAD, POST"})
@@ -202,28 +253,63 @@ class App:
 
         await self._route(self._router, exchange, {**scope, "path": path or "/", "root_path": "", "app": self}, send)
 
+    async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
+        """The pages live in one worker: what happens there is told to every tab."""
+        raw = await exchange.read_body(self._body_limit, self._room)
+        watch = Watch(receive)
+        try:
+            await siblings.page(exchange, raw)
+        except asyncio.CancelledError:
+            if not watch.gone:
+                raise
+        finally:
+            watch.stop()
+
     async def _route(self, to: ASGIApp, exchange: Exchange, scope: Scope, send: Send) -> None:
         async def send_with_common(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exchange.started = True
-                message = {**message, "headers": [*message["headers"], *exchange.common]}
+                exchange.started, exchange.status = True, message["status"]
+                message = {**message, "headers": [*message["headers"], *exchange.common, *exchange.left([])]}
             await send(message)
 
-        await to(scope, exchange.receive, send_with_common)
+        await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
+
+    async def _caller(self, exchange: Exchange) -> KeyHolder:
+        """Whose request this is. From here on every answer to it tells what the key has left."""
+        holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
+        exchange.holder = holder
+        if holder.grant is not None and holder.grant.limited:
+            exchange.told = partial(self._gateway.limits.headers, holder.key_id, holder.grant.limits)
+        return holder
+
+    def _caller_of(self, exchange: Exchange, holder: KeyHolder, output_mode: str | None) -> Caller:
+        parent = exchange.headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
+        return Caller(holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent)
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that is told whose request it is, and is only reached by those who may ask."""
 
         async def checked(request: Request) -> Response:
-            key_id = self._gate.check_caller(dict(request.scope["headers"]), request.scope["client"])
-            return await endpoint(request, key_id)
+            return await endpoint(request, (await self._caller(request.scope[EXCHANGE])).key_id)
+
+        return checked
+
+    def _held(self, endpoint: Held) -> Callable[[Request], Awaitable[Response]]:
+        """As `_keyed`, for an endpoint that needs to know what the key may do."""
+
+        async def checked(request: Request) -> Response:
+            return await endpoint(request, await self._caller(request.scope[EXCHANGE]))
 
         return checked
 
     async def _hello(self, request: Request) -> Response:
         return JSONResponse({"name": "toolwire", "api": "/v1"})
 
-    async def _metrics(self, request: Request, key_id: str) -> Response:
+    async def _metrics(self, request: Request, holder: KeyHolder) -> Response:
+        if holder.grant is not None and not holder.grant.admin and holder.grant.models != EVERY_MODEL:
+            raise ToolwireError("permission", "This API key may use some models only, and metrics tell of all.")
+        if self.siblings is not None:
+            return await self.siblings.metrics(request, self.metrics)
         page, content_type = self.metrics.page(request.headers.get("accept", ""))
         return Response(page, media_type=content_type)
 
@@ -246,12 +332,12 @@ class App:
     # --- refusals --------------------------------------------------------------------------------------------------------------------------
 
     async def _refuse(self, exchange: Exchange, failure: Failure, extra: HeaderList | None = None) -> None:
+        exchange.failure = failure
+        await self._pace.hold(status_of(failure), _asker(exchange))
         status = await exchange.fail(failure, extra)
         if not exchange.reached_gateway:
             self.metrics.refused.labels(str(status)).inc()
-            if access.isEnabledFor(logging.INFO):
-                fields = {"request_id": exchange.request_id, "method": exchange.scope["method"], "path": exchange.scope["path"][:200]}
-                access.info("%s", json.dumps({**fields, "status": status, "error": failure.kind}))
+            self.metrics.errors.labels(failure.kind).inc()
 
     async def _refuse_route(self, exchange: Exchange, error: HTTPException) -> None:
         method, path = exchange.scope["method"], exchange.scope["path"][:200]
@@ -283,6 +369,12 @@ class Watch:
         self._task.cancel()
 
 
+def _asker(exchange: Exchange) -> str:
+    """Who is refused: a key, or an address where there is none."""
+    holder, client = exchange.holder, exchange.scope.get("client")
+    return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
+
+
 SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
 
 
@@ -295,34 +387,3 @@ def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 def _typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
     return headers if any(name == b"content-type" for name, _ in headers) else [default, *headers]
-
-
-def log_turn(summary: TurnSummary) -> None:
-    """One JSON line a turn, at level info: no contents, no key, no client's words beyond the model's and the tools' names."""
-    if not access.isEnabledFor(logging.INFO):
-        return
-    line = {
-        "request_id": summary.request_id,
-        "key": summary.key_id,
-        "api": summary.api,
-        "model": summary.model[:128],
-        "backend": summary.backend,
-        "strategy": summary.strategy,
-        "stream": summary.stream,
-        "status": summary.status,
-        "finish": summary.finish,
-        "error": summary.error_kind,
-        "cancelled": summary.cancelled,
-        "tool_call_count": summary.tool_call_count,
-        "tool_call_names": [name[:64] for name in summary.tool_call_names],
-        "tool_call_ids": list(summary.tool_call_ids),
-        "tool_call_truncated": summary.tool_call_truncated,
-        "output_mode": summary.output_mode,
-        "input_tokens": summary.input_tokens,
-        "output_tokens": summary.output_tokens,
-        "first_byte_ms": None if summary.first_byte_s is None else round(summary.first_byte_s * 1000, 2),
-        "duration_ms": round(summary.duration_s * 1000, 2),
-        "dropped": dict(summary.dropped),
-        "report": summary.report,
-    }
-    access.info(encode_json(line).decode())

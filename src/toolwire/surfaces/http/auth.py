@@ -1,23 +1,24 @@
 """Who may ask: host names, origins, keys, and the CORS headers that follow from them.
 
 Rules: a server bound to loopback answers only loopback's names, so that a foreign page can not reach it by DNS rebinding. A foreign Origin is refused
-before anything runs. Keys are compared in constant time, by digest. Without keys only loopback peers are served. An allowed origin gets CORS headers
-on every answer, errors and streams included; the preflight echoes the headers it asks for, never a fixed list.
+before anything runs. Keys are found in constant time (`gateway/keys.py`). Without keys only loopback peers are served, and nothing that
+came through a proxy which is not trusted. An allowed origin gets CORS headers on every answer, errors and streams included; the preflight echoes the
+headers it asks for, never a fixed list.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 from typing import TYPE_CHECKING
 
 from toolwire.config import is_loopback
 from toolwire.errors import ToolwireError
+from toolwire.gateway.keys import KeyHolder, KeyRing, key_id_of
 
 if TYPE_CHECKING:
     from toolwire.config import ServerSettings
 
+__all__ = ["Gate", "HeaderList", "Headers", "key_id_of"]
 Headers = dict[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -33,8 +34,13 @@ EXPOSED = b", ".join(
         b"x-codex-tool-call-truncated",
         b"x-codex-stop-after-tools-mode",
         b"retry-after",
+        b"retry-after-ms",
+        *(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens")),
     )
 )
+BY_PROXY = "This request came through a proxy that server.trusted_proxies does not name; without keys that is refused."
+PROXY_SIGNS = frozenset({b"x-forwarded-for", b"forwarded"})
+"""Headers by which a proxy is known; those of a trusted one are taken out when they are read."""
 REMEMBERED = 256
 """How many distinct Host and Origin values keep their verdict; beyond that all are judged anew."""
 
@@ -43,19 +49,15 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,4096}")
 
 
-def key_id_of(key: str) -> str:
-    """A short name for a key that tells nothing about it: for logs, and to keep each key's responses apart."""
-    return hashlib.sha256(key.encode()).hexdigest()[:12]
-
-
 class Gate:
     """The server's settings as verdicts. Verdicts on Host and Origin are remembered: clients send the same ones again and again."""
 
-    def __init__(self, server: ServerSettings) -> None:
-        self._keys = [(hashlib.sha256(key.encode()).digest(), key_id_of(key)) for key in (*server.keys, *server.admin_keys)]
+    def __init__(self, server: ServerSettings, ring: KeyRing | None = None) -> None:
+        """`ring`: the keys, where they are more than those of the settings."""
+        self.ring = ring or KeyRing(server.keys, server.admin_keys)
         self._check_hosts = is_loopback(server.host)
         self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
-        self._any_origin = "*" in server.origins and bool(self._keys)
+        self._any_origin = "*" in server.origins
         self._origins = ALLOWED_ORIGINS | {_plain_origin(origin) for origin in server.origins}
         self._host_verdicts: dict[bytes, bool] = {}
         self._origin_verdicts: dict[bytes, bool] = {}
@@ -84,34 +86,50 @@ class Gate:
         verdict = self._origin_verdicts.get(origin)
         if verdict is None:
             verdict = self._judge_origin(origin.decode("latin-1"))
-            _remember(self._origin_verdicts, origin, verdict)
+            if verdict or not self._any_origin:  # with "*", another verdict follows as soon as there is a key
+                _remember(self._origin_verdicts, origin, verdict)
         return verdict or (host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower()))
 
     def _judge_origin(self, origin: str) -> bool:
         plain = _plain_origin(origin)
         match = _ORIGIN.fullmatch(plain)
-        if plain in self._origins or (self._any_origin and (match is not None or plain == "null")):
+        if plain in self._origins or (self._any_origin and self.ring.needed and (match is not None or plain == "null")):
             return True
         return match is not None and match[1] in ("http", "https") and is_loopback(match[2])
 
     # --- who asks --------------------------------------------------------------------------------------------------------------------------
 
+    async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
+        """Who asks, by the stored keys too. Raises where the caller may not ask."""
+        if self.ring.due:
+            await self.ring.refresh()
+        try:
+            return self.identify(headers, client)
+        except ToolwireError as error:
+            if error.failure.kind != "authentication":
+                raise
+        await self.ring.look_again()
+        return self.identify(headers, client)
+
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
         """The id of the caller's key, "" where no keys are configured. Raises where the caller may not ask."""
-        if not self._keys:
+        return self.identify(headers, client).key_id
+
+    def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
+        if not self.ring.needed:
+            self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
-                raise ToolwireError("permission", "Without keys only clients on this machine are served; set server.keys.")
-            return ""
+                raise ToolwireError("permission", "Without keys only clients on this machine are served; set server.keys, or toolwire keys add.")
+            if not PROXY_SIGNS.isdisjoint(headers):  # what a proxy on this machine passes on comes from loopback, whoever asked
+                raise ToolwireError("permission", BY_PROXY)
+            return self.ring.anyone
         scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
         token = token.strip()
         if scheme.lower() != b"bearer" or not token:
             raise ToolwireError("authentication", "You didn't provide an API key. Provide it in a header: Authorization: Bearer YOUR_KEY")
-        digest = hashlib.sha256(token).digest()
-        found = ""
-        for known, key_id in self._keys:  # all of them, always: the time tells nothing
-            if hmac.compare_digest(digest, known):
-                found = key_id
-        if not found:
+        found = self.ring.find(token)
+        if found is None:
+            self.ring.check_known()
             raise ToolwireError("authentication", "Incorrect API key provided.")
         return found
 

@@ -1,13 +1,16 @@
 """One request and its answer, below any framework: reading a body with limits, sending replies, failing cleanly.
 
 Rules: every failure is an OpenAI error object. A refusal is answered at once, also while the client is still sending: the answer goes out whole, then
-the rest of the body is read and thrown away within limits, because closing a socket with unread bytes would reset it and destroy the answer.
+the rest of the body is read and thrown away within limits, because closing a socket with unread bytes would reset it and destroy the answer. A body
+must go on arriving, at `BODY_RATE` at least after its first `BODY_IDLE_S`, and all bodies that are arriving have a bounded `Room` together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,17 +19,35 @@ from starlette.types import Message, Receive, Scope, Send
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
+from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
-BODY_IDLE_S = 60.0
+BODY_IDLE_S = 30.0
+BODY_RATE = 8 * 1024
+"""Bytes a second."""
+MOST_ARRIVING = 256 * 1024 * 1024
 LINGER_S = 30.0
 LONGEST_RETRY_S = 86_400.0
 LINGER_BYTES = 512 * 1024 * 1024
 SMALL_BODY = 64 * 1024
 
 encode_json = msgspec.json.Encoder().encode
+
+
+class Room:
+    """The memory of all bodies that are arriving: so many bytes, and four bodies of the largest size at least."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, largest: int) -> None:
+        self.left = max(MOST_ARRIVING, 4 * largest)
+
+    def take(self, size: int) -> None:
+        if size > self.left:
+            raise ToolwireError("overloaded", "Too many large requests arrive at the same time. Please try again.", retry_after_s=1)
+        self.left -= size
 
 
 class ClientGone(Exception):
@@ -36,7 +57,26 @@ class ClientGone(Exception):
 class Exchange:
     """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
 
-    __slots__ = ("_body_read", "_cors", "_receive", "_send", "common", "headers", "reached_gateway", "request_id", "scope", "started")
+    __slots__ = (
+        "_arrived",
+        "_body_began",
+        "_body_late",
+        "_body_read",
+        "_cors",
+        "_receive",
+        "_send",
+        "began",
+        "common",
+        "failure",
+        "headers",
+        "holder",
+        "reached_gateway",
+        "request_id",
+        "scope",
+        "started",
+        "status",
+        "told",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList) -> None:
         self.scope = scope
@@ -45,10 +85,21 @@ class Exchange:
         self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
         self._cors = len(cors)
         self.started = False
+        self.began = time.perf_counter()
+        self.holder: KeyHolder | None = None
+        """Whose request it is, once that is known …"""
+        self.status: int | None = None
+        self.failure: Failure | None = None
+        """… and what became of it."""
+        self.told: Callable[[], HeaderList] | None = None
+        """What is only known when the answer goes out: how much of its limits the caller's key has left."""
         self.reached_gateway = False
         self._receive = receive
         self._send = send
         self._body_read = False
+        self._body_late = False
+        self._body_began: float | None = None
+        self._arrived = 0
 
     def for_own_pages(self) -> None:
         """No other origin may read this answer."""
@@ -67,7 +118,7 @@ class Exchange:
         if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
             raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
 
-    async def read_body(self, limit: int) -> bytes:
+    async def read_body(self, limit: int, room: Room | None = None) -> bytes:
         """The whole body. Raises `body_too_large` as early as it is known, `ClientGone` where the client left."""
         length = self.headers.get(b"content-length")
         if length is not None:
@@ -75,12 +126,12 @@ class Exchange:
                 raise ToolwireError("invalid_request", "The Content-Length header is not a number.")
             if int(length) > limit:
                 raise _too_large(limit)
-        message = await self._receive()
+        message = await self._arriving()
         body: bytes = message.get("body", b"")
         if message["type"] == "http.disconnect":
             raise ClientGone
         if message.get("more_body"):
-            body = await self._read_rest(body, limit)
+            body = await self._read_rest(body, limit, room or Room(limit))
         elif len(body) > limit:
             raise _too_large(limit)
         self._body_read = True
@@ -88,36 +139,59 @@ class Exchange:
 
     async def receive(self) -> Message:
         """As the server gives it, for who reads the body themselves."""
-        message = await self._receive()
+        message = await (self._receive() if self._body_read else self._arriving())
         if message["type"] == "http.request" and not message.get("more_body"):
             self._body_read = True
         return message
 
-    async def _read_rest(self, body: bytes, limit: int) -> bytes:
+    async def _arriving(self) -> Message:
+        """The next part of the body, unless it comes too late or too slowly."""
+        now = asyncio.get_running_loop().time()
+        if self._body_began is None:
+            self._body_began = now
+        idle = now + BODY_IDLE_S
+        due = min(idle, self._body_began + BODY_IDLE_S + self._arrived / BODY_RATE)
+        try:
+            async with asyncio.timeout_at(due):
+                message = await self._receive()
+        except TimeoutError:
+            self._body_late = True
+            told = f"stopped arriving for {BODY_IDLE_S:g} s" if due == idle else f"came slower than {BODY_RATE // 1024} kB a second"
+            raise ToolwireError("invalid_request", f"The request's body {told}.") from None
+        self._arrived += len(message.get("body", b""))
+        return message
+
+    async def _read_rest(self, body: bytes, limit: int, room: Room) -> bytes:
         pieces, size, more = [body], len(body), True
-        while more:
+        room.take(size)
+        try:
+            while more:
+                if size > limit:
+                    raise _too_large(limit)
+                message = await self._arriving()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                piece = message.get("body", b"")
+                room.take(len(piece))
+                size += len(piece)
+                pieces.append(piece)
+                more = message.get("more_body", False)
             if size > limit:
                 raise _too_large(limit)
-            try:
-                async with asyncio.timeout(BODY_IDLE_S):
-                    message = await self._receive()
-            except TimeoutError:
-                raise ToolwireError("invalid_request", f"The request's body stopped arriving for {BODY_IDLE_S:g} s.") from None
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            more = message.get("more_body", False)
-        if size > limit:
-            raise _too_large(limit)
-        return b"".join(pieces)
+            return b"".join(pieces)
+        finally:
+            room.left += size
 
     # --- the answer ------------------------------------------------------------------------------------------------------------------------
 
+    def left(self, headers: HeaderList) -> HeaderList:
+        """What `told` has to add, unless the node that ran the turn has said it already."""
+        return [] if self.told is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers) else self.told()
+
     async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """A whole answer: `headers` hold at least the content type."""
-        self.started = True
-        head = [*headers, (b"content-length", b"%d" % len(body)), *self.common]
+        self.started, self.status = True, status
+        head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body})
 
@@ -128,8 +202,8 @@ class Exchange:
 
     async def begin(self, status: int, headers: HeaderList) -> None:
         """The head of an answer that comes in pieces, by `piece` and `end`."""
-        self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.common]})
+        self.started, self.status = True, status
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.common, *self.left(headers)]})
 
     async def piece(self, block: bytes) -> None:
         await self._send({"type": "http.response.body", "body": block, "more_body": True})
@@ -144,7 +218,12 @@ class Exchange:
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if failure.retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(failure.retry_after_s, LONGEST_RETRY_S)))))
+            wait_s = min(failure.retry_after_s, LONGEST_RETRY_S)
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
+            if status == 429:
+                headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000))))
+        if failure.kind == "quota":
+            headers.append((b"x-should-retry", b"false"))
         body = encode(error_object(failure))
         if self._body_read or self._body_is_absent():
             await self.reply(status, headers, body)
@@ -157,6 +236,9 @@ class Exchange:
 
     async def _reply_and_linger(self, status: int, headers: HeaderList, body: bytes) -> None:
         length = self.headers.get(b"content-length", b"")
+        if self._body_late:  # nobody waits for it any longer
+            await self.reply(status, [*headers, (b"connection", b"close")], body)
+            return
         if b"expect" in self.headers:  # the client waits for our word before it sends: it will not send now, and the connection can not be used again
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return

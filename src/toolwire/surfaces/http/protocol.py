@@ -1,34 +1,75 @@
-"""uvicorn's HTTP protocol with what it leaves out: a time and a size limit for request heads, and JSON where it would answer in plain text.
+"""uvicorn's HTTP protocol with what it leaves out: limits for clients that send or read too slowly, and JSON where it would answer in plain text.
 
-A head that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`, ends the connection, so that slow or endless heads hold no memory.
+Rules: a head that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`, ends the connection; so does a line of more than
+`MOST_PIPELINED` requests. What is written waits in a buffer of `HIGH_WATER` bytes and in as much of the kernel's, then the answer waits for its
+reader; a reader that takes nothing for `limits.slow_reader_s` is cut off, also when its answer is complete, and so is one whose machine is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+import struct
+import sys
+from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from toolwire.errors import error_object
 from toolwire.events import Failure
 
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
+MOST_PIPELINED = 16
+HIGH_WATER = 64 * 1024
+LOOKS = 4
+"""How often a slow reader is looked at before it is cut off."""
+PROBE_AFTER_S = 60
+PROBE_EVERY_S = 15
+
+log = logging.getLogger("toolwire.http")
+
+
+class TooManyRequests(Exception):
+    """More requests in one connection's line than any honest client sends."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _reader_timer: asyncio.TimerHandle | None = None
+    _unread = 0
+    _running: RequestResponseCycle | None = None
+    _stalled_looks = 0
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._slow_reader_s: float = getattr(config.app, "slow_reader_s", 0)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        _guard(transport.get_extra_info("socket"), self._slow_reader_s)
         self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
         super().connection_lost(exc)
+        if self._running is not None:  # where more requests wait behind it, only the last of them was told
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    # --- what the client sends -----------------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         began_before = self._in_head
@@ -37,8 +78,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_bytes = self._head_bytes + len(data) if began_before else 0
             if self._head_bytes > MAX_HEAD:
                 self._end(431, f"The request's head is larger than {MAX_HEAD // 1024} kB.")
-            elif self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
+                return
+        elif not self._is_idle():
+            return
+        if self._head_timer is None:  # empty lines between two requests count too
+            self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -47,6 +91,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_head_timer()
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise TooManyRequests
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -55,12 +101,15 @@ class GuardedProtocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """An upgrade (to WebSocket, to HTTP/2) is answered as the plain request it also is; nothing to warn of."""
 
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
     def _head_is_late(self) -> None:
         self._head_timer = None
         if self._in_head:
             self._end(408, f"The request's head did not arrive within {HEAD_WITHIN_S:g} s.")
         else:
-            self.transport.close()
+            self._close()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -68,13 +117,83 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _end(self, status: int, message: str) -> None:
-        """Answers and closes; only closes where another answer is under way on this connection, which must not be mixed with this one."""
+        """Answers and closes; cuts off where another answer is under way on this connection, which must not be mixed with this one."""
         self._stop_head_timer()
         self._in_head = False
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        if self._is_idle():
             body = msgspec.json.encode(error_object(Failure("invalid_request", message)))
             head = b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
+            self._close()
+        else:
+            self.transport.abort()
+
+    def _close(self) -> None:
         self.transport.close()
+        self._watch_reader()
+
+    # --- what the client reads -----------------------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._reader_timer is None and self.transport.get_write_buffer_size():
+            self._watch_reader()
+
+    def _watch_reader(self) -> None:
+        if self._reader_timer is None and self._slow_reader_s:
+            self._unread, self._stalled_looks = self._all_unread(), 0
+            self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        """Nothing is written while writing is paused or no answer is under way: what is unread can only become less then."""
+        self._reader_timer = None
+        if not self.transport.get_write_buffer_size():
+            return
+        unread = self._all_unread()
+        is_stalled = unread >= self._unread and (self.flow.write_paused or self._is_idle() or self.transport.is_closing())
+        self._unread, self._stalled_looks = unread, self._stalled_looks + 1 if is_stalled else 0
+        if self._stalled_looks >= LOOKS:
+            log.info("a client was cut off: it read nothing for %g s", self._slow_reader_s)
+            self.transport.abort()
+            return
+        self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
+
+    def _all_unread(self) -> int:
+        """With what the kernel holds: there a slow reader's progress shows first."""
+        return self.transport.get_write_buffer_size() + _in_kernel(self.transport.get_extra_info("socket"))
+
+
+def _in_kernel(connection: Any) -> int:
+    """Bytes that the client has not taken yet; 0 where the system does not say."""
+    if sys.platform != "linux" or connection is None:
+        return 0
+    import fcntl
+    import termios
+
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+    except (OSError, ValueError):
+        return 0
+
+
+def _guard(connection: Any, slow_reader_s: float) -> None:
+    """Has the kernel keep little that is not sent yet, and notice clients whose machine is gone."""
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    wanted = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", PROBE_AFTER_S)]
+    wanted += [(socket.IPPROTO_TCP, "TCP_KEEPINTVL", PROBE_EVERY_S), (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", HIGH_WATER)]
+    if slow_reader_s:
+        wanted.append((socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", max(1, int(slow_reader_s * 1000))))
+    for level, name, value in wanted:
+        option = getattr(socket, name, None)
+        if option is not None:
+            try:
+                connection.setsockopt(level, option, value)
+            except OSError:  # gone already, or unknown to this system
+                return

@@ -1,56 +1,98 @@
 """The serving process: binds, says one line when ready, drains on SIGTERM or the first Ctrl-C, exits at once on the second.
 
-Draining: no new connections, idle ones close, running requests may end within `server.drain_s`, then they are cancelled. Exit status 0.
+Draining: other nodes are told first, then no new connections, idle ones close, running requests may end within `server.drain_s`, then they are
+cancelled. Exit status 0.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from toolwire.config import ConfigError, Settings
+from toolwire.config import ConfigError, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
+from toolwire.surfaces.http.joining import ALONE, Part, advertised, check, join, worker_address
 from toolwire.surfaces.http.protocol import GuardedProtocol
+from toolwire.surfaces.http.proxies import Proxies
+from toolwire.surfaces.http.workers import Tell, Workers
 from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 CANCEL_WITHIN_S = 3.0
+COLLECT_AFTER = (20_000, 20, 20)
 FORCED = 130
 
 log = logging.getLogger("toolwire.http")
+MakeGateway = Callable[[Settings, Store], Gateway]
+Announce = Callable[[Gateway], None]
 
 
-def serve(
-    settings: Settings, make_gateway: Callable[[Settings, Store], Gateway] | None = None, announce: Callable[[Gateway], None] | None = None
-) -> int:
+def serve(settings: Settings, make_gateway: MakeGateway | None = None, announce: Announce | None = None) -> int:
     """Serves until told to stop; gives the exit status. Raises ConfigError or ToolwireError where it can not start.
 
     `announce` tells the person what is there, before the line that says where.
     """
-    if settings.server.workers > 1:
-        raise ConfigError("server.workers: more than one worker process is not supported yet; run several servers behind a load balancer")
+    check(settings)
+    Proxies(settings.server.trusted_proxies)
+    tls_files(settings.server)
     sockets = bind(settings.server.host, settings.server.port)
+    make, announce = make_gateway or _gateway, announce or _silent
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, sockets, make_gateway or _gateway, announce or _silent))
+        if settings.server.workers > 1:
+            return _serve_by_workers(settings, sockets, make, announce)
+        where = _Where(settings.server.host, sockets[0].getsockname()[1], bool(settings.server.tls_cert))
+        return _run(settings, sockets, make, announce, ALONE, where.say)
     finally:
         for each in sockets:
             each.close()
+
+
+def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce) -> int:
+    server = settings.server
+    among = [bind("127.0.0.1", 0) for _ in range(server.workers)]
+    addresses = [f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in among]
+
+    def work(number: int, tell: Tell, lifeline: int) -> int:
+        for other, listeners in enumerate(among):
+            if other != number:
+                for each in listeners:
+                    each.close()
+        own = bind(*worker_address(server, number))
+        part = Part(number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline)
+        return _run(settings, sockets, make, announce if number == 0 else _silent, part, tell)
+
+    def let_go() -> None:
+        for each in (*sockets, *(listener for listeners in among for listener in listeners)):
+            each.close()
+
+    try:
+        return Workers(server.workers, work, _Where(server.host, sockets[0].getsockname()[1], bool(server.tls_cert)).say, let_go).run(server.drain_s)
+    finally:
+        let_go()
+
+
+def _run(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: Part, tell: Tell) -> int:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings, sockets, make, announce, part, tell))
 
 
 def _gateway(settings: Settings, store: Store) -> Gateway:
@@ -61,19 +103,25 @@ def _silent(gateway: Gateway) -> None:
     pass
 
 
-async def _serve(
-    settings: Settings, sockets: list[socket.socket], make_gateway: Callable[[Settings, Store], Gateway], announce: Callable[[Gateway], None]
-) -> int:
-    store = Store(settings.store.url)
+async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: Part, tell: Tell) -> int:
+    """Serves in this process. `tell` learns when it is ready, and the path of the pages' one-time link."""
+    store = Store(settings.store.url, retention_days=settings.store.retention_days)
     try:
         await store.open()
-        gateway = make_gateway(settings, store)
+        gateway = make(settings, store)
         await gateway.start()
         try:
             app = create_app(gateway, settings, store)
             try:
+                nodes = join(app, gateway, settings, sockets[0].getsockname()[1], part)
+                if nodes is not None:
+                    await nodes.start()
                 announce(gateway)
-                server = DrainingServer(app, settings.server.drain_s, lambda: _say_where(app, settings.server.host, sockets[0].getsockname()[1]))
+                link = enter_path(await app.pages.sessions.link()) if app.pages is not None and part.number == 0 else ""
+                server = DrainingServer(app, settings.server.drain_s, lambda: tell({"link": link}), part.private, tls_files(settings.server))
+                settle_memory()
+                if part.lifeline >= 0:
+                    asyncio.get_running_loop().add_reader(part.lifeline, _orphaned, part.lifeline)
                 await server.serve(sockets=sockets)
                 if server.force_exit:
                     return FORCED
@@ -86,13 +134,35 @@ async def _serve(
     return 0
 
 
-def _say_where(app: App, host: str, port: int) -> None:
-    """The API's address to stdout, for programs; the pages' one-time link to stderr, for the person."""
-    print(f"listening on {base_url(host, port)}", flush=True)
-    if app.pages is not None:
-        here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
-        link = base_url(here, port).removesuffix("/v1") + enter_path(app.pages.sessions.link())
-        print(f"chat, approvals and the wire: {link}  (works once)", file=sys.stderr, flush=True)
+def settle_memory() -> None:
+    """What is there by now stays until the end: the garbage collector need not look at it again. The rest it looks at less often than it would by
+    itself, which takes a sixth of a request's time where many small objects live as long as the journal keeps them."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+
+
+def _orphaned(lifeline: int) -> None:
+    """The parent is gone: nobody else would end this worker."""
+    asyncio.get_running_loop().remove_reader(lifeline)
+    log.warning("the process that started this worker is gone: it drains")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    host: str
+    port: int
+    tls: bool = False
+
+    def say(self, told: dict[str, Any]) -> None:
+        """The API's address to stdout, for programs; the pages' one-time link to stderr, for the person."""
+        host = self.host
+        print(f"listening on {base_url(host, self.port, self.tls)}", flush=True)
+        if told.get("link"):
+            here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
+            link = base_url(here, self.port, self.tls).removesuffix("/v1") + told["link"]
+            print(f"chat, approvals and the wire: {link}  (works once)", file=sys.stderr, flush=True)
 
 
 async def _close(what: App | Gateway, name: str) -> None:
@@ -102,8 +172,27 @@ async def _close(what: App | Gateway, name: str) -> None:
         log.warning("%s did not close within %g s", name, CANCEL_WITHIN_S)
 
 
-def base_url(host: str, port: int) -> str:
-    return f"http://[{host.strip('[]')}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+def base_url(host: str, port: int, tls: bool = False) -> str:
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host.strip('[]')}]:{port}/v1" if ":" in host else f"{scheme}://{host}:{port}/v1"
+
+
+def tls_files(server: ServerSettings) -> tuple[str, str] | None:
+    """The certificate's and the key's file, which fit and can be used; None: clients are not spoken to by TLS."""
+    if not server.tls_cert and not server.tls_key:
+        return None
+    if not server.tls_cert or not server.tls_key:
+        raise ConfigError("server.tls_cert and server.tls_key: TLS needs both files")
+    certificate, key = (os.path.expanduser(path) for path in (server.tls_cert, server.tls_key))
+    try:
+        # without a password of its own, Python would ask at the terminal for that of an encrypted key
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+    except ssl.SSLError as error:
+        told = f"{certificate} and {key} are no certificate with its key, or the key has a password"
+        raise ConfigError(f"server.tls_cert: {told} ({error.reason or error})") from None
+    except OSError as error:
+        raise ConfigError(f"server.tls_cert: {certificate} or {key} can not be read: {error.strerror or error}") from None
+    return certificate, key
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -152,7 +241,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class DrainingServer(Server):
     """uvicorn's server with this module's rules for start and end."""
 
-    def __init__(self, app: App, drain_s: float, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, app: App, drain_s: float, on_ready: Callable[[], None], private: Sequence[socket.socket] = (), tls: tuple[str, str] | None = None
+    ) -> None:
+        """`private` are listeners for other nodes and workers, which never speak TLS; the others do with the files of `tls`."""
         super().__init__(
             Config(
                 app,
@@ -166,15 +258,23 @@ class DrainingServer(Server):
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=BACKLOG,
+                ssl_certfile=tls[0] if tls is not None else None,
+                ssl_keyfile=tls[1] if tls is not None else None,
             )
         )
         self._app = app
         self._drain_s = drain_s
         self._on_ready = on_ready
+        self._private = private
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for each in self._private:
+            self.servers.append(await asyncio.get_running_loop().create_server(self._protocol, sock=each, backlog=BACKLOG))
         self._on_ready()
+
+    def _protocol(self) -> asyncio.Protocol:
+        return GuardedProtocol(self.config, self.server_state, self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -194,6 +294,7 @@ class DrainingServer(Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._app.leave()
         self._app.drain()
         for server in self.servers:
             server.close()

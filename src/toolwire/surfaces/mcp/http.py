@@ -47,6 +47,9 @@ class HttpApp:
         self._ending = True
         self._closing = asyncio.ensure_future(self._vault.calls.close())
 
+    async def leave(self) -> None:
+        """There is no board of nodes that this server stands on."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return

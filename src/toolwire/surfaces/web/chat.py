@@ -49,7 +49,7 @@ class ChatApi:
         ]
 
     async def start(self) -> None:
-        await self._web.approvals.lapse("web")  # the turns that asked these ended with their process
+        await self._web.approvals.lapse()
 
     async def close(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values()))

@@ -19,6 +19,7 @@ from starlette.requests import Request
 
 from toolwire.encode.sse import SseReader
 from toolwire.errors import KINDS, ToolwireError
+from toolwire.surfaces.http.proxies import OWN
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, Shape, values_of
 from toolwire.surfaces.web.context import Row, Web, body
 from toolwire.surfaces.web.context import field as member
@@ -59,7 +60,9 @@ class ConnectApi:
             raise ToolwireError("not_found", "There is no such client.")
         model = member(await body(request), "model", str, required=True)[:LONGEST_NAME]
         key = self._key
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()) as session:
+        connector = aiohttp.TCPConnector(ssl=False)  # it is this very server, by its address, which no certificate names
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector) as session:
             trip = RoundTrip(session, _own_address(request), client.shaped(bool(key)), model, key)
             steps = await trip.run(self._limit_s)
         return {"ok": all(step["ok"] for step in steps), "model": model, "steps": steps}
@@ -70,9 +73,9 @@ class ConnectApi:
 
 
 def _own_address(request: Request) -> str:
-    """Where this request arrived, whatever its Host header says: a key must not go to another server."""
-    host, port = request.scope["server"]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    """This server's own socket. Never the host that the request names: a key is sent there."""
+    scheme, (host, port) = request.scope[OWN]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Failed(Exception):

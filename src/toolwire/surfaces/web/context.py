@@ -51,8 +51,8 @@ class Json(JSONResponse):
 
 
 def scheme(request: Request) -> str:
-    """As the browser sees it: TLS may end at a proxy. For addresses that are shown and cookies that are given, never for a decision."""
-    return "https" if request.headers.get("x-forwarded-proto", "").strip().lower() == "https" else request.url.scheme
+    """As the browser sees it: TLS may end at a proxy, which is believed where it is one of `server.trusted_proxies`."""
+    return request.url.scheme
 
 
 async def body(request: Request) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from toolwire.gateway.store import Store
 
 Entry = dict[str, Any]
 _COLUMNS = "id, owner, title, model, created_at, updated_at, entries, messages, words"
+_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS.split(", ")[1:])
 SNIPPET = 120
 
 
@@ -42,7 +43,7 @@ class Conversations:
     async def put(self, kept: Kept) -> None:
         entries, messages = json.dumps(kept.entries), json.dumps(kept.messages)
         row = (kept.id, kept.owner, kept.title, kept.model, kept.created_at, kept.updated_at, entries, messages, _plain(kept.words()))
-        query = f"INSERT OR REPLACE INTO conversations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        query = f"INSERT INTO conversations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET {_REPLACED}"
         await self._store.run(lambda c: c.execute(query, row), "write")
 
     async def get(self, id: str) -> Kept | None:
@@ -59,7 +60,7 @@ class Conversations:
     async def listed(self, words: str, limit: int) -> list[dict[str, Any]]:
         """Newest first; of those only that hold all the words."""
         wanted = _plain(words).split()[:8]
-        where = " AND ".join(["words LIKE ? ESCAPE '\\'"] * len(wanted)) or "1"
+        where = " AND ".join(["words LIKE ? ESCAPE '\\'"] * len(wanted)) or "1 = 1"
         said = "words" if wanted else "''"  # long, and of no use where nothing is looked for
         query = f"SELECT id, title, model, created_at, updated_at, {said} FROM conversations WHERE {where} ORDER BY updated_at DESC, id LIMIT ?"
         values = (*(f"%{_literal(word)}%" for word in wanted), limit)
@@ -69,7 +70,7 @@ class Conversations:
 
 
 def _plain(text: str) -> str:
-    return text.casefold()
+    return text.casefold().replace("\0", " ")  # to a database a NUL is where a text ends
 
 
 def _literal(word: str) -> str:

@@ -21,6 +21,7 @@ from starlette.routing import Route, Router
 
 from toolwire.config import Settings
 from toolwire.errors import ToolwireError
+from toolwire.gateway.keys import KeyRing
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.ids import random_id
@@ -59,12 +60,13 @@ TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf
 class Pages:
     """Everything at `/` and below `/ui`. It starts with its first request, and is closed with the server."""
 
-    def __init__(self, gateway: Gateway, settings: Settings, store: Store, source: Source = vault_tools) -> None:
+    def __init__(self, gateway: Gateway, settings: Settings, store: Store, source: Source = vault_tools, keys: KeyRing | None = None) -> None:
         preferences = Preferences(store)
         self.web = Web(
             gateway, settings, store, Approvals(store), Hub(), preferences, Toolroom(settings, preferences, source), boot=random_id("boot_")
         )
-        self.sessions = Sessions(store, settings.server.admin_keys)
+        self.sessions = Sessions(store, settings.server.admin_keys, keys=keys)
+        self._keys = keys
         self._apis: tuple[Any, ...] = (
             ChatApi(self.web),
             InboxApi(self.web),
@@ -182,7 +184,7 @@ class Pages:
         token = await self.sessions.enter_by_key(key)
         if token is None:
             await asyncio.sleep(WRONG_KEY_S)
-            raise ToolwireError("authentication", "This is not an admin key (server.admin_keys).")
+            raise ToolwireError("authentication", "This is not an admin key (server.admin_keys, or toolwire keys add --admin).")
         response = _guarded(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), store=False)
         _give(response, request, token)
         return response
@@ -193,7 +195,7 @@ class Pages:
             "boot": self.web.boot,
             "version": version("toolwire"),
             "base_url": self.web.base_url(request),
-            "keys": bool(settings.server.keys or settings.server.admin_keys),
+            "keys": bool(settings.server.keys or settings.server.admin_keys) or (self._keys is not None and self._keys.needed),
             "vault": {"root": str(settings.vault.root), "name": toolroom.root.name, "open": toolroom.toolbox is not None},
             "tool_calling": toolroom.enabled,
         }
@@ -203,11 +205,11 @@ class Pages:
         await self.sessions.end(token)
         self.web.hub.end(token)
         response = JSONResponse({})
-        response.delete_cookie(_cookie(request), path="/", httponly=True, samesite="strict")
+        response.delete_cookie(_cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict")
         return response
 
     async def _link(self, request: Request) -> dict[str, Any]:
-        return {"url": f"{scheme(request)}://{request.url.netloc}{enter_path(self.sessions.link())}"}
+        return {"url": f"{scheme(request)}://{request.url.netloc}{enter_path(await self.sessions.link())}"}
 
     # --- the live stream -----------------------------------------------------------------------------------------------------------------------
 
@@ -228,8 +230,9 @@ def enter_path(token: str) -> str:
 
 
 def _cookie(request: Request) -> str:
-    """Browsers share cookies between the ports of a host: each server has its own name."""
-    return f"toolwire_{(request.scope.get('server') or ('', 0))[1]}"
+    """Browsers share cookies between the ports of a host: each address has its own name, whichever node or worker answers there."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"toolwire_{port if port.isascii() and port.isdigit() else 443 if request.url.scheme == 'https' else 80}"
 
 
 def _page_key(request: Request) -> str:

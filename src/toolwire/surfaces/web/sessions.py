@@ -3,7 +3,8 @@ itself, must not be able to approve its own calls.
 
 Rules: a session's token lives in a cookie that scripts and other sites do not get; the store keeps only its hash. Browsers send a cookie to every
 port of its host, so the cookie alone opens nothing: whatever is asked must also carry the session's page key, which the page keeps where only its
-own origin finds it, and which does not follow from the cookie. A link works once.
+own origin finds it, and which does not follow from the cookie. A link works once, on whichever
+node or worker it is opened. A session that a stored key started ends with that key.
 """
 
 from __future__ import annotations
@@ -15,53 +16,60 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
+from toolwire.gateway.keys import KeyRing
 from toolwire.gateway.store import Store
 
 LIFETIME_S = 30 * 86400.0
 LINK_S = 86400.0
 SEEN_EVERY_S = 3600.0
 PAGE_SECRET = "page_secret"
-MOST_LINKS = 64
+STORED_KEY = "key:"
+OFFERED = "offered"
+"""What stands in a row that is no session yet, but a link. Its hash has a prefix that no session's has."""
 
 
 class Sessions:
-    def __init__(self, store: Store, admin_keys: Iterable[str] = (), clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, admin_keys: Iterable[str] = (), clock: Callable[[], float] = time.time, keys: KeyRing | None = None) -> None:
         self._store = store
+        self._keys = keys
         self._admin = [hashlib.sha256(key.encode()).digest() for key in admin_keys]
         self._clock = clock
         self._secret: bytes | None = None
-        self._links: dict[str, float] = {}
-        self._known: dict[str, tuple[float, float]] = {}
-        """By the token's hash: when it ends, and when the store was last told that it was seen."""
+        self._known: dict[str, tuple[float, float, str]] = {}
+        """By the token's hash: when it ends, when the store was last told that it was seen, and what started it."""
 
     # --- beginnings ----------------------------------------------------------------------------------------------------------------------------
 
-    def link(self) -> str:
+    async def link(self) -> str:
         """A fresh one-time token."""
-        now = self._clock()
-        self._links = {known: until for known, until in self._links.items() if until > now}
-        while len(self._links) >= MOST_LINKS:
-            del self._links[next(iter(self._links))]
-        token = secrets.token_urlsafe(24)
-        self._links[_hash(token)] = now + LINK_S
+        token, now = secrets.token_urlsafe(24), self._clock()
+        row = (_offer(token), OFFERED, now, now, now + LINK_S)
+        await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE expires_at <= ?", (now,)), "write")
+        await self._store.run(lambda c: c.execute("INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?)", row), "write")
         return token
 
     async def enter(self, token: str) -> str | None:
         """The session that a one-time token starts; None: it was used, or never was."""
-        until = self._links.pop(_hash(token), 0.0)
-        return await self._begin("link") if until > self._clock() else None
+        offer = (_offer(token), self._clock())
+        taken = await self._store.run(
+            lambda c: c.execute("DELETE FROM web_sessions WHERE token_sha256 = ? AND expires_at > ?", offer).rowcount, "write"
+        )
+        return await self._begin("link") if taken == 1 else None
 
     async def enter_by_key(self, key: str) -> str | None:
         digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
         fits = [hmac.compare_digest(digest, known) for known in self._admin]  # all of them, always: the time tells nothing
-        return await self._begin("key") if any(fits) else None
+        if any(fits):
+            return await self._begin("key")
+        holder = await self._keys.admin(key) if self._keys is not None else None
+        return await self._begin(STORED_KEY + holder.key_id) if holder is not None else None
 
     async def _begin(self, started_by: str) -> str:
         token, now = secrets.token_urlsafe(32), self._clock()
         row = (_hash(token), started_by, now, now, now + LIFETIME_S)
         await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE expires_at <= ?", (now,)), "write")
         await self._store.run(lambda c: c.execute("INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?)", row), "write")
-        self._known[row[0]] = (row[4], now)
+        self._known[row[0]] = (row[4], now, started_by)
         return token
 
     # --- while it lasts ------------------------------------------------------------------------------------------------------------------------
@@ -70,21 +78,23 @@ class Sessions:
         if not token or len(token) > 200:
             return False
         hashed, now = _hash(token), self._clock()
-        ends, told = self._known.get(hashed, (0.0, 0.0))
+        ends, told, started_by = self._known.get(hashed, (0.0, 0.0, ""))
         if ends <= now:
             row = await self._store.run(
-                lambda c: c.execute("SELECT expires_at FROM web_sessions WHERE token_sha256 = ?", (hashed,)).fetchone(), "read"
+                lambda c: c.execute("SELECT expires_at, started_by FROM web_sessions WHERE token_sha256 = ?", (hashed,)).fetchone(), "read"
             )
             if row is None or row[0] <= now:
                 return False
-            ends = row[0]
+            ends, started_by = row
+        if started_by.startswith(STORED_KEY) and not await self._opens(started_by.removeprefix(STORED_KEY)):
+            return False
         if now - told > SEEN_EVERY_S:
             told, ends = now, now + LIFETIME_S
             seen = (now, ends, hashed)
             query = "UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?"
             if await self._store.run(lambda c: c.execute(query, seen).rowcount, "write") == 0:
                 return False  # it was ended meanwhile
-        self._known[hashed] = (ends, told)
+        self._known[hashed] = (ends, told, started_by)
         return True
 
     async def page_key(self, token: str) -> str:
@@ -104,10 +114,17 @@ class Sessions:
             self._secret = bytes.fromhex(json.loads(row[0]))
         return self._secret
 
+    async def _opens(self, key_id: str) -> bool:
+        return self._keys is not None and await self._keys.is_admin(key_id)
+
     async def end(self, token: str) -> None:
         hashed = _hash(token)
         await self._store.run(lambda c: c.execute("DELETE FROM web_sessions WHERE token_sha256 = ?", (hashed,)), "write")
         self._known.pop(hashed, None)  # last: a request that was being judged meanwhile may have remembered it
+
+
+def _offer(token: str) -> str:
+    return "link:" + _hash(token)
 
 
 def _hash(token: str) -> str:

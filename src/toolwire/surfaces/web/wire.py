@@ -9,7 +9,7 @@ import asyncio
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -56,9 +56,9 @@ class WireApi:
         if self._watched is not None and self._tell in self._watched.listeners:
             self._watched.listeners.remove(self._tell)
 
-    def _tell(self, turn: dict[str, Any]) -> None:
+    def _tell(self, turn: Callable[[], dict[str, Any]]) -> None:
         if self._web.hub.watched:
-            self._web.hub.publish("turn", {"turn": turn})
+            self._web.hub.publish("turn", {"turn": turn()})
 
     # --- many ----------------------------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,209 @@
+"""What is logged: one line a request, at level info. What was said stands in a line of its own, at level debug only. No secret stands anywhere.
+
+Rules: a line is told as data (`record.fields`) beside its JSON, and the handler writes it as JSON or as text, whichever `--log-format` asks for; the
+lines of everything else are written the same way. Words of a client are cut, and can not break a line. Whatever is written goes through the mask.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from toolwire.encode.sse import scrub
+
+if TYPE_CHECKING:
+    from toolwire.gateway.masking import Mask
+    from toolwire.gateway.records import TurnSummary
+    from toolwire.surfaces.http.exchange import Exchange
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+LONGEST_PATH = 200
+LONGEST_MODEL, LONGEST_NAME = 128, 64
+MOST_CALLS = 128
+QUIET = ("/healthz", "/livez", "/readyz", "/metrics", "/ui/static/")
+"""Paths that machines ask for again and again: their lines stand at level debug."""
+
+_BARE = re.compile(r"[!#-<>-~]+")
+"""A value that needs no quotes."""
+
+access = logging.getLogger("toolwire.access")
+_encode = msgspec.json.Encoder().encode
+
+
+class RequestLog:
+    """One server's lines. `node` is this node's id, where there are several."""
+
+    def __init__(self) -> None:
+        self.node = ""
+
+    def turn(self, summary: TurnSummary) -> None:
+        """A turn that has ended, by whatever end. Goes into the gateway's observers."""
+        if not access.isEnabledFor(logging.INFO):
+            return
+        words = (summary.request_id, summary.model, *summary.tool_call_names[:MOST_CALLS], *summary.tool_call_ids[:MOST_CALLS])
+        self._tell(logging.INFO, {"event": "turn", **turn_fields(summary)}, " ".join(words))
+        if summary.contents is not None and access.isEnabledFor(logging.DEBUG):
+            told = {"input": summary.contents.asked(summary.turn) if summary.turn is not None else [], "output": summary.contents.said()}
+            self._tell(logging.DEBUG, {"event": "contents", "request_id": summary.request_id, **told, "left_out": summary.contents.left_out})
+
+    def request(self, exchange: Exchange) -> None:
+        """Any other request: one that was refused before a turn began, or that was no turn."""
+        path: str = exchange.scope["path"]
+        level = logging.DEBUG if path.startswith(QUIET) and exchange.failure is None else logging.INFO
+        if not access.isEnabledFor(level):
+            return
+        holder, failure = exchange.holder, exchange.failure
+        line: dict[str, Any] = {
+            "event": "refused" if failure is not None else "request",
+            "request_id": exchange.request_id,
+            "key": holder.key_id if holder is not None else "",
+            "key_name": holder.name if holder is not None else "",
+            "method": exchange.scope["method"],
+            "path": scrub(path[:LONGEST_PATH]),
+            "status": exchange.status,
+            "error": failure.kind if failure is not None else None,
+            "duration_ms": round((time.perf_counter() - exchange.began) * 1000, 2),
+        }
+        if failure is not None:
+            line["client"] = (exchange.scope.get("client") or ("",))[0]
+        self._tell(level, line)
+
+    def passed_on(self, exchange: Exchange, key_id: str, api: str, to: str, outcome: str) -> None:
+        """A turn that another node ran, or did not."""
+        if access.isEnabledFor(logging.INFO):
+            told = {"request_id": exchange.request_id, "key": key_id, "api": api, "passed_on_to": to, "outcome": outcome}
+            self._tell(logging.INFO, {"event": "passed_on", **told})
+
+    def _tell(self, level: int, fields: dict[str, Any], words: str | None = None) -> None:
+        """`words` are all that a client, or a model, had a say in; None: it may be anything."""
+        if self.node:
+            fields = {"node": self.node, **fields}
+        record = logging.LogRecord(access.name, level, __file__, 0, "%s", (), None)
+        record.args = (_Line(record.created, fields),)
+        record.__dict__.update(fields=fields, words=words)
+        access.handle(record)
+
+
+class _Line:
+    """A line that is made into JSON when somebody reads it."""
+
+    __slots__ = ("_at", "_fields")
+
+    def __init__(self, at: float, fields: dict[str, Any]) -> None:
+        self._at = at
+        self._fields = fields
+
+    def __str__(self) -> str:
+        return _encode({"time": _now(self._at), **self._fields}).decode()
+
+
+def turn_fields(summary: TurnSummary) -> dict[str, Any]:
+    """How a turn went: no contents, no key, no client's words beyond the model's and the tools' names."""
+    return {
+        "request_id": summary.request_id,
+        "turn_id": summary.turn_id,
+        "answer_id": summary.answer_id,
+        "key": summary.key_id,
+        "key_name": summary.key_name,
+        "api": summary.api,
+        "model": scrub(summary.model[:LONGEST_MODEL]),
+        "backend": summary.backend,
+        "strategy": summary.strategy,
+        "turn": summary.kind,
+        "stream": summary.stream,
+        "status": summary.status,
+        "finish": summary.finish,
+        "error": summary.error_kind,
+        "cancelled": summary.cancelled,
+        "has_tool_calls": summary.tool_call_count > 0,
+        "tool_call_count": summary.tool_call_count,
+        "tool_call_names": [scrub(name[:LONGEST_NAME]) for name in summary.tool_call_names[:MOST_CALLS]],
+        "tool_call_ids": [scrub(id[:LONGEST_MODEL]) for id in summary.tool_call_ids[:MOST_CALLS]],
+        "tool_call_truncated": summary.tool_call_truncated,
+        "output_mode": summary.output_mode,
+        "input_tokens": summary.input_tokens,
+        "cached_tokens": summary.cached_tokens,
+        "output_tokens": summary.output_tokens,
+        "reasoning_tokens": summary.reasoning_tokens,
+        "first_byte_ms": None if summary.first_byte_s is None else round(summary.first_byte_s * 1000, 2),
+        "duration_ms": round(summary.duration_s * 1000, 2),
+        "dropped": dict(summary.dropped),
+        "report": summary.report,
+    }
+
+
+# --- writing -----------------------------------------------------------------------------------------------------------------------------------
+
+
+class _Formatter(logging.Formatter):
+    """Ends every line of the log: formats it, and masks it."""
+
+    def __init__(self, mask: Mask | None) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._mask = mask
+        self._second, self._told = -1, ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line, words = self._line(record, getattr(record, "fields", None)), getattr(record, "words", None)
+        if self._mask is None or (words is not None and not self._mask.spans(words)):
+            return line
+        return self._mask.text(line)
+
+    def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
+        if fields is None:
+            return super().format(record)
+        shown = [f"{name}={_plain(value)}" for name, value in fields.items() if value and name != "event"]
+        return f"{self.formatTime(record)} {record.levelname} {fields.get('event', 'request')} {' '.join(shown)}"
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """As the base does, but the second, which many lines share, is put into words once."""
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._told = second, time.strftime(self.default_time_format, self.converter(second))
+        return f"{self._told},{int(record.msecs):03d}"
+
+
+class _JsonFormatter(_Formatter):
+    def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
+        if fields is not None:
+            return record.getMessage()
+        line = {"time": _now(record.created), "event": "log", "level": record.levelname.lower(), "logger": record.name}
+        line["message"] = record.getMessage()
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
+    """Everything goes to stderr, in one format. Others' logs stay out: the surface reports whatever a person needs to know."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter((_JsonFormatter if format == "json" else _Formatter)(mask))
+    root = logging.getLogger()
+    for earlier in [one for one in root.handlers if isinstance(one.formatter, _Formatter)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    if level != "debug":
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def _plain(value: Any) -> str:
+    """A value that has no space, quote or end of line in it, or stands in quotes."""
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    if isinstance(value, str):
+        return value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    return repr(value) if type(value) in (int, float) else _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _now(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,183 @@
+"""Requests drawn from OpenAI's OpenAPI file by hypothesis, for the routes that are served: right ones, and right ones with something wrong in them.
+
+`Requests(path).any(models)` is the strategy. A schema becomes a strategy by its kind; what the file does not say is drawn freely, and members that a
+schema does not require are mostly left out, so that requests stay small. Needs `hypothesis`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from hypothesis import strategies as st
+
+_REF = "#/components/schemas/"
+Drawn = st.SearchStrategy[Any]
+DEEPEST = 12
+
+TEXT = st.sampled_from(["look", "call_1", "What is there?"]) | st.text(st.characters(codec="utf-8"), max_size=12)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXT
+ANYTHING: Drawn = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6)
+IDS = TEXT | st.sampled_from(["resp_1", "../x", "%2e%2e", "a/b", "☃", "x" * 300])
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    body: bytes | None = None
+    """JSON, mostly."""
+
+
+ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("GET", "/models", ()),
+    ("GET", "/models/{id}", ()),
+    ("GET", "/responses/{id}", ("include", "stream", "starting_after")),
+    ("DELETE", "/responses/{id}", ()),
+    ("POST", "/responses/{id}/cancel", ()),
+    ("GET", "/responses/{id}/input_items", ("limit", "order", "after", "before", "include")),
+)
+BODIES = {"/chat/completions": "CreateChatCompletionRequest", "/responses": "CreateResponse"}
+_SAID = {"role": "user", "content": "Look, please."}
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+_CHAT = [_SAID, {"role": "assistant", "content": None, "tool_calls": [_CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": "42"}]
+_ITEMS = [
+    _SAID,
+    {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "call_1", "output": "42"},
+]
+HISTORIES: dict[str, list[dict[str, Any]]] = {
+    "/chat/completions": [{}, {"messages": [_SAID]}, {"messages": _CHAT}],
+    "/responses": [{"input": "Look, please."}, {"input": [_SAID]}, {"input": _ITEMS}, {}],
+}
+"""What a drawn body gets instead of its own, so that the rest of it is seen by more than the first check."""
+
+
+class Requests:
+    def __init__(self, path: Path) -> None:
+        self._schemas: dict[str, Any] = json.loads(path.read_text())["components"]["schemas"]
+        self._made: dict[tuple[str, int], Drawn] = {}
+
+    def any(self, models: Sequence[str]) -> st.SearchStrategy[Request]:
+        """Any request; those with a body ask for one of `models`."""
+        turns = [self.turn(path, models) for path in BODIES]
+        return st.one_of(*turns, *turns, *turns, self.cold())
+
+    def turn(self, path: str, models: Sequence[str]) -> st.SearchStrategy[Request]:
+        schema = self._schemas[BODIES[path]]
+        model = st.sampled_from(list(models))
+        history = st.sampled_from(HISTORIES[path])
+        named = st.tuples(self.of(schema), history, model, st.booleans()).map(lambda drawn: _asking(*drawn))
+        body = (named | named.flatmap(_spoiled) | ANYTHING).map(_written)
+        return st.builds(Request, st.just("POST"), st.just("/v1" + path), body)
+
+    def cold(self) -> st.SearchStrategy[Request]:
+        return st.sampled_from(ROUTES).flatmap(lambda route: st.builds(Request, st.just(route[0]), _filled(route[1], route[2]), st.none()))
+
+    # --- a schema as a strategy ----------------------------------------------------------------------------------------------------------------
+
+    def of(self, schema: Any, depth: int = 0) -> Drawn:
+        if not isinstance(schema, dict) or depth > DEEPEST:
+            return ANYTHING
+        if "$ref" in schema:
+            return self._referred(schema["$ref"].removeprefix(_REF), depth)
+        if "enum" in schema or "const" in schema:
+            return st.sampled_from(schema.get("enum") or [schema["const"]])
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                return st.one_of([self.of(one, depth + 1) for one in schema[word]])
+        if "allOf" in schema:
+            parts = [self.of(one, depth) for one in schema["allOf"]]
+            return st.tuples(*parts).map(_joined)
+        return self._plain(schema, depth)
+
+    def _referred(self, name: str, depth: int) -> Drawn:
+        found = self._made.get((name, depth))
+        if found is None:
+            found = self._made[name, depth] = st.deferred(lambda: self.of(self._schemas[name], depth + 1))
+        return found
+
+    def _plain(self, schema: dict[str, Any], depth: int) -> Drawn:
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return st.one_of([self._plain({**schema, "type": one}, depth) for one in kind])
+        if kind == "object" or "properties" in schema:
+            return self._object(schema, depth)
+        if kind == "array":
+            return st.lists(self.of(schema.get("items"), depth + 1), min_size=min(2, schema.get("minItems", 0)), max_size=3)
+        plain: dict[Any, Drawn] = {"string": TEXT, "boolean": st.booleans(), "null": st.none(), "integer": _number(schema, int)}
+        plain["number"] = _number(schema, float)
+        drawn = plain.get(kind, ANYTHING)
+        return drawn | st.none() if schema.get("nullable") else drawn
+
+    def _object(self, schema: dict[str, Any], depth: int) -> Drawn:
+        members = {name: self.of(one, depth + 1) for name, one in schema.get("properties", {}).items()}
+        if not members:
+            return st.dictionaries(TEXT, self.of(schema.get("additionalProperties"), depth + 1), max_size=3)
+        wanted = {name for name in schema.get("required", ()) if name in members}
+        needed = st.fixed_dictionaries({name: members[name] for name in wanted})
+        optional = sorted(members.keys() - wanted)
+        if not optional:
+            return needed
+        some = st.lists(st.sampled_from(optional), max_size=3, unique=True)
+        added = some.flatmap(lambda names: st.fixed_dictionaries({name: members[name] for name in names}))
+        return st.tuples(needed, added).map(lambda two: {**two[0], **two[1]})
+
+
+def _number(schema: dict[str, Any], kind: type) -> Drawn:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if kind is int:
+        return st.integers(least if least is None else int(least), most if most is None else int(most))
+    return st.floats(least, most, allow_nan=False, allow_infinity=False)
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    joined: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, dict):
+            joined |= part
+    return joined or parts[0]
+
+
+def _asking(body: Any, history: dict[str, Any], model: str, streamed: bool) -> Any:
+    return {**body, **history, "model": model, "stream": streamed} if isinstance(body, dict) else body
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, one in inner for place in _places(one, (*path, key)))]
+
+
+def _spoiled(body: Any) -> Drawn:
+    """Something else in one place, or nothing."""
+    places = [place for place in _places(body) if place and place != ("model",)]
+    if not places:
+        return st.just(body)
+    return st.tuples(st.sampled_from(places), ANYTHING | st.just(_GONE)).map(lambda drawn: _put(body, *drawn))
+
+
+_GONE = object()
+
+
+def _put(value: Any, place: tuple[Any, ...], other: Any) -> Any:
+    key, *rest = place
+    inner = _put(value[key], tuple(rest), other) if rest else other
+    if isinstance(value, dict):
+        return {name: one for name, one in {**value, key: inner}.items() if one is not _GONE}
+    return [one for one in [*value[:key], inner, *value[key + 1 :]] if one is not _GONE]
+
+
+def _written(body: Any) -> bytes:
+    """As JSON, with lone surrogates and numbers that JSON does not know written as Python does."""
+    return json.dumps(body).encode()
+
+
+def _filled(template: str, query: tuple[str, ...]) -> Drawn:
+    asked = st.dictionaries(st.sampled_from(query), TEXT | st.integers().map(str), max_size=3) if query else st.just({})
+    return st.tuples(IDS, asked).map(
+        lambda drawn: "/v1" + template.replace("{id}", quote(drawn[0], safe="") or "x") + (f"?{urlencode(drawn[1])}" if drawn[1] else "")
+    )

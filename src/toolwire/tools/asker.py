@@ -1,0 +1,42 @@
+"""Which process asks a question, so that one that died in the middle leaves no question behind that nobody waits for.
+
+An asker is `HOST/PID/STARTED`. Only the machine that ran it can say that it is gone; elsewhere its questions wait for their time to end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def this_process() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}/{_started(os.getpid())}"
+
+
+def is_gone(asker: str) -> bool:
+    """Whether it is certain that nobody of that name waits any more."""
+    host, _, process = asker.rpartition("/")[0].rpartition("/")
+    started = asker.rpartition("/")[2]
+    if not host or host != socket.gethostname() or not process.isdigit():
+        return False
+    pid = int(process)
+    if pid == os.getpid():
+        return asker != this_process()
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass  # another user's
+    return _started(pid) != started
+
+
+def _started(pid: int) -> str:
+    """When, in the kernel's count: a number that another process of the same id does not have. Empty where the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
