@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 2
 NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
-SYSTEM := strace ripgrep chromium
+# package:command, for what tests watch, compare with, or run against
+SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx postgresql:/usr/lib/postgresql/*/bin/postgres \
+  libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help install serve test lint format bench fuzz evidence dist supported screenshots clean
@@ -25,6 +27,7 @@ lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python docs/supported.py --check
+	$(BIN)/python lint/audit.py
 
 format: $(VENV)/.lint  ## format and mend what ruff can
 	$(BIN)/ruff format .
@@ -78,7 +81,7 @@ $(VENV)/.dist: $(VENV)/.core
 
 # Programs of the system that some tests watch or compare with. Where they can not be installed their tests skip, and say so.
 $(VENV)/.system: $(VENV)/bin/python
-	@missing=""; for name in $(SYSTEM); do command -v $$(echo $$name | sed s/ripgrep/rg/) >/dev/null || missing="$$missing $$name"; done; \
+	@missing=""; for pair in $(SYSTEM); do ls $$(command -v "$${pair#*:}" || echo $${pair#*:}) >/dev/null 2>&1 || missing="$$missing $${pair%%:*}"; done; \
 	if [ -n "$$missing" ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  apt-get install -y -qq $$missing >/dev/null 2>&1 || { apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq $$missing >/dev/null 2>&1; } \
 	  || echo "could not install:$$missing"; fi; touch $@

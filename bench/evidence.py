@@ -107,6 +107,8 @@ def read_tests(told: str) -> Reading:
 
 FUZZ, SCANNER, GATEWAY, CODEX = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json", WORK / "codex.json"
 DIALECTS = WORK / "dialects.json"
+HOSTILE = WORK / "hostile.json"
+FAULTS = WORK / "faults.json"
 LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK / "vault.json"
 
 
@@ -244,8 +246,33 @@ SECTIONS: tuple[Section, ...] = (
         "stays_smooth",
         {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1")},
     ),
+    Section(
+        "faults",
+        "Two nodes, nginx, Redis and PostgreSQL: 200 streams of tool loops, and each fault in turn",
+        ("-m", "bench.faults", "--json", str(FAULTS)),
+        ("-m", "bench.faults", "--quick", "--json", str(FAULTS)),
+        FAULTS,
+        read_rows,
+        must=True,
+    ),
     tested("web-axe", "axe-core on every page and state, in every theme and width", "web/test_axe.py", "axe", {"TOOLWIRE_AXE_LOOKS": ("4", "1")}),
     tested("vault-kills", "Writers and indexers killed at random moments", "vault", "killed", {"TOOLWIRE_KILL_ROUNDS": ("200", "3")}),
+    Section(
+        "hostile",
+        "Honest clients among slow, silent, half-open and flooding ones",
+        ("-m", "bench.hostile", "--seconds", "60", "--json", str(HOSTILE)),
+        ("-m", "bench.hostile", "--seconds", "5", "--json", str(HOSTILE)),
+        HOSTILE,
+        read_rows,
+    ),
+    tested("soak", "Fifty streams with tool loops for ten minutes", "service/test_soak.py", "soak", {"TOOLWIRE_SOAK_S": ("600", "20")}),
+    tested(
+        "schema-fuzz",
+        "Requests drawn from OpenAI's schema, and random bytes to the decoders",
+        "service/test_schema_fuzz.py",
+        "no_",
+        {"TOOLWIRE_FUZZ_REQUESTS": ("10000", "100"), "TOOLWIRE_FUZZ_INPUTS": ("1000000", "10000")},
+    ),
 )
 
 

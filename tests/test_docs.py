@@ -38,7 +38,7 @@ from toolwire.configfile import CODEX_FLAGS, SEED_FLAGS, load
 from toolwire.errors import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHER_FILES = [ROOT / ".env.example", ROOT / "toolwire.example.toml", ROOT / "docs" / "supported.py"]
 CLIENTS = ROOT / "tests" / "clients"
 ADDRESS = "127.0.0.1:8788"

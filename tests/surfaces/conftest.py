@@ -12,10 +12,14 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from toolwire.config import ModelSettings, ServerSettings, Settings
+from toolwire.config import LimitSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.gateway.catalog import Catalog
+from toolwire.gateway.limits import Limits
+from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
+from toolwire.gateway.queueing import Queues
 from toolwire.gateway.store import Store
+from toolwire.gateway.usage import UsageBook
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.server import DrainingServer, bind
 
@@ -25,6 +29,11 @@ class FakeGateway:
 
     def __init__(self, models: tuple[str, ...]) -> None:
         self.catalog = Catalog(ModelSettings(model, "scripted") for model in models)
+        self.usage = UsageBook(None)
+        self.limits = Limits(Settings(), self.usage)
+        self.parking = Parking(ParkedSettings())
+        self.queues = Queues(LimitSettings())
+        self.store, self.journal, self.contents_wanted = None, None, False
         self.observers: list[Callable[[Any], None]] = []
         self.calls: list[tuple[str, bytes, Caller]] = []
         self.is_ready = True

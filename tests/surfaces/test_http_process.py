@@ -19,17 +19,14 @@ import pytest
 SLOW_SERVER = """
 import asyncio, sys
 from toolwire.config import ModelSettings, ServerSettings, Settings, StoreSettings
-from toolwire.gateway.catalog import Catalog
-from toolwire.gateway.pipeline import Answer
+from toolwire.gateway.pipeline import Answer, Gateway
 from toolwire.surfaces.http.server import serve
 
-class Slow:
-    catalog, observers = Catalog([ModelSettings("demo", "scripted")]), []
-    def __init__(self, settings, store): ...
-    async def start(self): ...
-    async def close(self): print("gateway closed", flush=True)
-    async def ready(self): return True
-    def drain(self): ...
+class Slow(Gateway):
+    def __init__(self, settings, store): super().__init__(settings, store=store)
+    async def close(self):
+        await super().close()
+        print("gateway closed", flush=True)
     async def respond(self, api, raw, caller):
         async def blocks():
             yield b"data: first\\n\\n"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toolwire.errors import ToolwireError
-from toolwire.gateway import store as store_module
+from toolwire.gateway.engines import sqlite
 from toolwire.gateway.schema import MIGRATIONS
 from toolwire.gateway.store import Store
 from toolwire.ids import counting_ids
@@ -390,7 +390,7 @@ def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
 
     def opens(path: str) -> None:
         started.wait()
-        store_module._open(path).close()
+        sqlite._opened(path).close()
 
     with ThreadPoolExecutor(4) as threads:
         for number in range(40):

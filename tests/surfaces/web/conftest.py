@@ -40,7 +40,7 @@ class House:
 
     async def enter(self) -> None:
         """By the one-time link, as a browser follows it."""
-        async with self.client.get(self.url + enter_path(self.pages.sessions.link()), allow_redirects=False) as response:
+        async with self.client.get(self.url + enter_path(await self.pages.sessions.link()), allow_redirects=False) as response:
             assert response.status == 303
             self.key = response.headers["location"].removeprefix("/#page=")
 
@@ -139,10 +139,12 @@ def open_house(tmp_path: Path, vault: Path) -> OpenHouse:
     """`async with open_house(script=…, tools=…, on=True) as house`: a scripted model `m`; `on`: tool calling is switched on."""
 
     @asynccontextmanager
-    async def opened(script: str = "say Hello.", *, on: bool = False, url: str | None = None, **options: Any) -> AsyncIterator[House]:
+    async def opened(
+        script: str = "say Hello.", *, on: bool = False, url: str | None = None, proxies: tuple[str, ...] = (), **options: Any
+    ) -> AsyncIterator[House]:
         models = (ModelSettings("m", "scripted", {"script": script, **options}), ModelSettings("other", "scripted", {"script": "say Other."}))
         path = url or f"sqlite:///{tmp_path}/store.db"
-        server = ServerSettings(port=0, admin_keys=())
+        server = ServerSettings(port=0, admin_keys=(), trusted_proxies=proxies)
         settings = Settings(server=server, vault=VaultSettings(root=str(vault)), store=StoreSettings(path), models=models)
         async with _house(settings, Store(path)) as house:
             if on:

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from yarl import URL
 
 from toolwire.config import ServerSettings, Settings
 from toolwire.errors import ToolwireError
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
+from toolwire.surfaces.http.proxies import OWN
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, KEY, fill, values_of
 from toolwire.surfaces.web.connect import NAME, QUESTION, RESULT, ConnectApi
 from toolwire.surfaces.web.context import Web
@@ -44,6 +46,8 @@ class Desk:
     def __init__(self, web: Web, url: str, limit_s: float, models: dict[str, ScriptedBackend]) -> None:
         self.api = ConnectApi(web, limit_s)
         self.url = url
+        self.named = ""
+        """The Host header, where it is another one."""
         self.models = models
 
     async def all(self, query: str = "") -> dict[str, Any]:
@@ -54,6 +58,7 @@ class Desk:
 
     def _request(self, query: str, params: dict[str, str] | None = None, body: bytes = b"") -> Request:
         host = self.url.partition("//")[2]
+        address, _, port = host.partition(":")
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
@@ -64,9 +69,9 @@ class Desk:
             "scheme": "http",
             "path": "/ui/api/connect",
             "query_string": query.encode(),
-            "headers": [(b"host", host.encode())],
-            "server": (host.partition(":")[0], int(host.partition(":")[2])),
+            "headers": [(b"host", (self.named or host).encode())],
             "path_params": params or {},
+            OWN: ("http", (address, int(port))),
         }
         return Request(scope, receive)
 
@@ -183,6 +188,12 @@ async def test_an_unknown_model_is_missing_from_the_list(desk: Serve) -> None:
     assert [step["ok"] for step in told["steps"]] == [False, None, None] and "nobody" in told["steps"][0]["detail"]
 
 
+async def test_the_round_trip_goes_to_this_server_whatever_host_the_request_names(desk: Serve) -> None:
+    async with desk(keys=(SECRET,)) as one:
+        one.named = "192.0.2.1:9"  # nobody is there, and nobody is sent the key
+        assert (await one.test("curl"))["ok"]
+
+
 async def test_a_server_that_is_not_there_is_a_step_that_failed(desk: Serve) -> None:
     async with desk() as one:
         one.url = "http://127.0.0.1:9"
@@ -275,8 +286,10 @@ async def test_the_round_trip_goes_to_this_server_whatever_the_host_header_says(
     foreign = await asyncio.start_server(other, "127.0.0.1", 0)
     try:
         async with open_house(CALLS) as house:
-            host = f"127.0.0.1:{foreign.sockets[0].getsockname()[1]}"
-            told = await house.call("POST", "/connect/opencode/test", {"model": "m"}, headers={"host": host})
+            port = foreign.sockets[0].getsockname()[1]
+            mine = next(cookie for cookie in house.client.cookie_jar if cookie.key.startswith("toolwire_"))
+            house.client.cookie_jar.update_cookies({f"toolwire_{port}": mine.value}, URL(house.url))  # as a session at that address has it
+            told = await house.call("POST", "/connect/opencode/test", {"model": "m"}, headers={"host": f"127.0.0.1:{port}"})
             assert told["ok"], told
         assert heard == []
     finally:

@@ -32,7 +32,7 @@ async def test_a_local_program_without_a_session_reaches_nothing_of_the_api(open
 
 async def test_the_one_time_link_works_once(open_house: Any) -> None:
     async with open_house() as house, stranger() as first, stranger() as second:
-        link = house.url + enter_path(house.pages.sessions.link())
+        link = house.url + enter_path(await house.pages.sessions.link())
         async with first.get(link, allow_redirects=False) as response:
             assert response.status == 303 and re.fullmatch("/#page=[0-9a-f]{40}", response.headers["location"])
             cookie = response.headers["set-cookie"]
@@ -150,7 +150,7 @@ async def test_links_and_sessions_end_with_their_time() -> None:
     store = Store("sqlite://")
     sessions = Sessions(store, (), lambda: now)
     try:
-        late, token = sessions.link(), await sessions.enter(sessions.link())
+        late, token = await sessions.link(), await sessions.enter(await sessions.link())
         assert token is not None and await sessions.valid(token)
         now += LINK_S + 1
         assert await sessions.enter(late) is None
@@ -194,20 +194,29 @@ async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) 
 @pytest.mark.parametrize(("method", "headers"), [("HEAD", {}), ("GET", {"sec-purpose": "prefetch;prerender"}), ("GET", {"purpose": "prefetch"})])
 async def test_a_look_ahead_does_not_use_the_link_up(open_house: Any, method: str, headers: dict[str, str]) -> None:
     async with open_house() as house, stranger() as ahead, stranger() as person:
-        link = house.url + enter_path(house.pages.sessions.link())
+        link = house.url + enter_path(await house.pages.sessions.link())
         async with ahead.request(method, link, headers=headers, allow_redirects=False) as response:
             assert response.status in (204, 503) and "set-cookie" not in response.headers
         async with person.get(link, allow_redirects=False) as response:
             assert response.headers["location"].startswith("/#page=") and "set-cookie" in response.headers
 
 
-async def test_behind_a_proxy_with_tls_the_cookie_is_secure_and_addresses_are_those_of_the_proxy(open_house: Any) -> None:
-    async with open_house() as house, stranger() as client:
-        link = house.url + enter_path(house.pages.sessions.link())
-        async with client.get(link, headers={"x-forwarded-proto": "https"}, allow_redirects=False) as response:
+PROXIED = {"x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.7"}
+
+
+async def test_behind_a_trusted_proxy_with_tls_the_cookie_is_secure_and_addresses_are_those_of_the_proxy(open_house: Any) -> None:
+    async with open_house(proxies=("127.0.0.1",)) as house, stranger() as client:
+        link = house.url + enter_path(await house.pages.sessions.link())
+        async with client.get(link, headers=PROXIED, allow_redirects=False) as response:
             assert "secure" in response.headers["set-cookie"].lower().split("; ")
-        session = await house.call("GET", "/session", headers={"x-forwarded-proto": "https"})
+        session = await house.call("GET", "/session", headers=PROXIED)
         assert session["base_url"] == house.url.replace("http:", "https:") + "/v1"
+
+
+async def test_what_anybody_says_of_a_proxy_changes_no_address(open_house: Any) -> None:
+    async with open_house() as house:
+        session = await house.call("GET", "/session", headers={"x-forwarded-proto": "https"})
+        assert session["base_url"] == house.url + "/v1"
 
 
 async def test_a_session_that_is_ended_while_a_request_of_it_is_judged_stays_ended(tmp_path: Path) -> None:
@@ -216,7 +225,7 @@ async def test_a_session_that_is_ended_while_a_request_of_it_is_judged_stays_end
     store = Store(f"sqlite:///{tmp_path}/store.db")
     try:
         before = Sessions(store)
-        token = await before.enter(before.link())
+        token = await before.enter(await before.link())
         assert token is not None
         sessions = Sessions(store)  # a process that has to ask the store
         await asyncio.gather(sessions.valid(token), sessions.end(token))

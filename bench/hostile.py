@@ -1,0 +1,182 @@
+"""Honest clients beside hostile ones: `python -m bench.hostile`. The same tool loops are timed twice, in a calm and among clients that mean harm.
+
+The server runs on one core; the clients share the other, the hostile ones in a process of their own that gives way to the honest ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median, quantiles
+
+from bench import report
+from bench.process import GATEWAY_CORE, LOAD_CORE
+from bench.report import Row
+from toolwire.testing.clients import HOSTILE, ToolLoop, harass
+from toolwire.testing.watched import Watched
+
+KEYS = tuple(f"honest-{number}" for number in range(10))
+"""One honest client each."""
+COUNTS = {"dribbles_head": 100, "dribbles_body": 50, "says_nothing": 100, "half_open": 20, "never_reads": 50, "floods": 10, "pipelines": 10}
+GROWTH_MB = 150
+ROUNDS = 3
+MARGIN_S = 3.0
+"""After the hostile clients have begun, before the times count."""
+
+SETTINGS = """
+[server]
+keys = [KEYS]
+[limits]
+requests_per_minute = 1200
+concurrent = 60
+slow_reader_s = 5
+[journal]
+max_mb = 8
+[store]
+url = "sqlite://"
+[models.loop]
+backend = "scripted"
+script = '''
+pause 30ms
+say Let me
+pause 20ms
+say look.
+pause 20ms
+call look {"at": "the door"}
+---
+pause 30ms
+say It is
+pause 20ms
+say {result}
+pause 20ms
+say indeed.
+'''
+[models.long]
+backend = "scripted"
+script = "LONG"
+"""
+
+
+async def time_loops(port: int, seconds: float) -> list[ToolLoop]:
+    loops = [ToolLoop(port, ("loop",), key) for key in KEYS]
+    until = time.monotonic() + seconds
+    await asyncio.gather(*(loop.run(until) for loop in loops))
+    return loops
+
+
+async def harm(port: int) -> None:
+    await asyncio.gather(*(harass(HOSTILE[name], port, "hostile") for name, count in COUNTS.items() for _ in range(count)))
+
+
+async def settled(server: Watched, wanted: int) -> int:
+    """How many descriptors stay open beyond those that were before, once everybody left."""
+    until = time.monotonic() + 20
+    while (extra := server.held().descriptors - wanted) > 0 and time.monotonic() < until:
+        await asyncio.sleep(0.2)
+    return max(0, extra)
+
+
+class Part:
+    """The honest clients' loops of all rounds, and what the server spent meanwhile."""
+
+    def __init__(self) -> None:
+        self.loops: list[ToolLoop] = []
+        self.cpu_s = 0.0
+        self.seconds = 0.0
+        self.most_mb = 0.0
+
+    async def time(self, server: Watched, seconds: float) -> None:
+        began, cpu = time.monotonic(), server.cpu_s()
+        timing = asyncio.ensure_future(time_loops(server.port, seconds))
+        while not timing.done():
+            self.most_mb = max(self.most_mb, server.rss_mb())
+            await asyncio.wait({timing}, timeout=0.2)
+        self.loops += await timing
+        self.seconds += time.monotonic() - began
+        self.cpu_s += server.cpu_s() - cpu
+
+
+async def measure(seconds: float) -> tuple[list[Row], list[str]]:
+    calm, hostile, descriptors, left = Part(), Part(), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        long = Path(folder) / "long.txt"
+        long.write_text(f"raw {'x' * 4096}\n" * 5000)
+        with Watched(Path(folder) / "server", SETTINGS.replace("LONG", str(long)).replace("KEYS", json.dumps([*KEYS, "hostile"])[1:-1])) as server:
+            server.pin(sorted(GATEWAY_CORE))
+            os.sched_setaffinity(0, LOAD_CORE)
+            await time_loops(server.port, 1)
+            held, before = server.held(), server.rss_mb()
+            for _ in range(ROUNDS):  # by turns: what else the machine does falls on both alike
+                await calm.time(server, seconds / ROUNDS)
+                enemy = subprocess.Popen([sys.executable, "-m", "bench.hostile", "--harm", str(server.port)], preexec_fn=lambda: os.nice(10))
+                try:
+                    await asyncio.sleep(MARGIN_S)
+                    await hostile.time(server, seconds / ROUNDS)
+                    descriptors = max(descriptors, server.held().descriptors)
+                finally:
+                    enemy.terminate()
+                    enemy.wait(10)
+                left = await settled(server, held.descriptors)
+            traced = server.told().count("Traceback")
+    return _rows(calm, hostile, before, left, traced), _notes(calm, hostile, descriptors)
+
+
+def _times(loops: Sequence[ToolLoop]) -> tuple[float, float, int]:
+    """Median and p99 in milliseconds, of how many."""
+    times = [1000 * one for loop in loops for one in loop.times]
+    return (median(times), quantiles(times, n=100)[98], len(times)) if len(times) > 1 else (float("inf"), float("inf"), len(times))
+
+
+def _rows(calm: Part, hostile: Part, before: float, left: int, traced: int) -> list[Row]:
+    (calm_median, calm_p99, calm_count), (median_ms, p99, count) = _times(calm.loops), _times(hostile.loops)
+    wrong = sum(len(loop.wrong) for loop in (*calm.loops, *hostile.loops))
+    return [
+        Row("others' tool loop, median", median_ms / calm_median, f"{median_ms:.1f} ms beside {calm_median:.1f} ms in the calm", "at most", 2),
+        Row("others' tool loop, p99", p99 / calm_p99, f"{p99:.1f} ms beside {calm_p99:.1f} ms in the calm", "at most", 4),
+        Row("others' wrong answers", wrong, f"of {count + calm_count:,} loops of two streams", "at most", 0, ""),
+        Row("memory beyond the calm", hostile.most_mb - before, f"{before:.0f} MB before", "at most", GROWTH_MB, "MB"),
+        Row("descriptors left open at the end", left, "", "at most", 0, ""),
+        Row("tracebacks in the log", traced, "", "at most", 0, ""),
+    ]
+
+
+def _notes(calm: Part, hostile: Part, descriptors: int) -> list[str]:
+    who = ", ".join(f"{count} × {name}" for name, count in COUNTS.items())
+    busy = " and ".join(f"{part.cpu_s / part.seconds:.0%} {name}" for name, part in (("in the calm", calm), ("among hostile clients", hostile)))
+    wrong = [one for loop in hostile.loops for one in loop.wrong]
+    return [
+        f"hostile: {who}; {len(KEYS)} honest clients; {descriptors} descriptors open meanwhile; {ROUNDS} rounds by turns",
+        f"the server's core was busy for {busy}; limits: 1,200 requests a minute and 60 at once for each key, slow readers cut off after 5 s",
+        *wrong[:5],
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.hostile", description="Times honest clients among hostile ones.")
+    parser.add_argument("--seconds", type=float, default=30, help="of each of the two parts")
+    parser.add_argument("--harm", type=int, metavar="PORT", help="only do harm, to this port, until told to stop")
+    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
+    arguments = parser.parse_args(argv)
+    if arguments.harm:
+        asyncio.run(harm(arguments.harm))
+        return 0
+    rows, notes = asyncio.run(measure(arguments.seconds))
+    print(report.table(rows))
+    for note in notes:
+        print(f"- {note}")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n")
+    return 1 if report.missed(rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,318 @@
+"""Clients that send or read too slowly, vanish, or flood: each is bounded and cut off, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import socket
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from toolwire.backends.base import Batch
+from toolwire.config import LimitSettings, ServerSettings, Settings
+from toolwire.events import Finish, Text
+from toolwire.gateway.pipeline import Gateway
+from toolwire.surfaces.http import exchange, protocol
+from toolwire.testing import ScriptedBackend
+from toolwire.testing.clients import HOSTILE, PATHS, ToolLoop, connected, harass, post, read_answer
+from toolwire.testing.watched import Watched
+from toolwire.turn import Turn
+
+CHAT = PATHS["chat"]
+BLOCK = "x" * 8192
+Socket = Callable[..., AbstractAsyncContextManager[str]]
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test on each loop that the server runs on: their buffers are not the same."""
+
+    def run(**fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[fixtures.pop("loop")]) as runner:
+            runner.run(test(**fixtures))
+
+    taken = inspect.signature(test)
+    named = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = taken.replace(parameters=[*taken.parameters.values(), named])  # type: ignore[attr-defined]
+    run.__name__ = test.__name__
+    both: Callable[..., None] = pytest.mark.parametrize("loop", LOOPS)(run)
+    return both
+
+
+class Endless:
+    """A model that speaks as long as it is listened to. `ended` when it was cancelled."""
+
+    def __init__(self) -> None:
+        self.said = 0
+        self.ended = asyncio.Event()
+
+    async def __call__(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        try:
+            while True:
+                self.said += len(BLOCK)
+                yield [Text(BLOCK)]
+                await asyncio.sleep(0)
+        finally:
+            self.ended.set()
+
+
+class Server:
+    def __init__(self, url: str, gateway: Gateway) -> None:
+        self.port = int(url.rpartition(":")[2])
+        self.gateway = gateway
+
+    async def connection(self, request: bytes) -> socket.socket:
+        """A client with a small window that has asked and not read."""
+        loop = asyncio.get_running_loop()
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", self.port))
+        await loop.sock_sendall(connection, request)
+        return connection
+
+
+Start = Callable[..., AbstractAsyncContextManager[Server]]
+
+
+@pytest.fixture
+def start(on_a_socket: Socket) -> Start:
+    @asynccontextmanager
+    async def serving(model: Callable[[Turn], AsyncGenerator[Batch, None]], **limits: Any) -> AsyncIterator[Server]:
+        backend = ScriptedBackend("m")
+        backend.run = model  # type: ignore[method-assign, assignment]
+        settings = Settings(server=ServerSettings(), limits=LimitSettings(**limits))
+        gateway = Gateway(settings, backends={"m": backend})
+        async with on_a_socket(gateway, settings) as url:
+            yield Server(url, gateway)
+
+    return serving
+
+
+def asks(stream: bool = True) -> bytes:
+    return post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": stream})
+
+
+async def quiet(turn: Turn) -> AsyncGenerator[Batch, None]:
+    yield [Text("fine"), Finish("stop")]
+
+
+async def long_answer(turn: Turn) -> AsyncGenerator[Batch, None]:
+    yield [Text("x" * 20_000_000), Finish("stop")]
+
+
+# --- who does not read -------------------------------------------------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_a_stream_waits_for_its_reader_and_costs_little_meanwhile(start: Start) -> None:
+    model = Endless()
+    async with start(model, slow_reader_s=0) as server:
+        connection = await server.connection(asks())
+        last, since = -1, time.monotonic()
+        async with asyncio.timeout(20):
+            while time.monotonic() - since < 0.3:
+                await asyncio.sleep(0.02)
+                if model.said != last:
+                    last, since = model.said, time.monotonic()
+        assert 0 < model.said < 2 * 1024 * 1024 and not model.ended.is_set()
+        connection.close()
+        await asyncio.wait_for(model.ended.wait(), 5)
+
+
+@both_loops
+async def test_who_reads_nothing_is_cut_off_and_its_run_cancelled(start: Start) -> None:
+    model = Endless()
+    async with start(model, slow_reader_s=0.4) as server:
+        began = time.monotonic()
+        with await server.connection(asks()):
+            await asyncio.wait_for(model.ended.wait(), 10)
+        assert time.monotonic() - began >= 0.3
+
+
+@both_loops
+async def test_who_reads_slowly_but_goes_on_is_not_cut_off(start: Start) -> None:
+    model = Endless()
+    async with start(model, slow_reader_s=0.4) as server:
+        loop, began, read = asyncio.get_running_loop(), time.monotonic(), 0
+        with await server.connection(asks()) as connection:
+            while time.monotonic() - began < 1.6:
+                read += len(await loop.sock_recv(connection, 65536))
+                await asyncio.sleep(0.02)
+            assert not model.ended.is_set() and read > 0
+        await asyncio.wait_for(model.ended.wait(), 5)
+
+
+@both_loops
+async def test_a_complete_answer_that_nobody_fetches_is_given_up(start: Start) -> None:
+    """The turn has ended, the connection would wait for ever to be flushed."""
+    async with start(long_answer, slow_reader_s=0.4) as server:
+        with await server.connection(asks(stream=False)) as connection:
+            received, loop = 0, asyncio.get_running_loop()
+            await asyncio.sleep(1.5)  # longer than a reader may do nothing
+            with pytest.raises(OSError):
+                async with asyncio.timeout(10):
+                    while piece := await loop.sock_recv(connection, 1 << 20):
+                        received += len(piece)
+                raise ConnectionError("closed before the end")
+            assert received < 20_000_000
+
+
+# --- who does not send -------------------------------------------------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_a_body_that_never_comes_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.1)
+    async with start(quiet) as server, connected(server.port) as (reader, writer):
+        writer.write(asks().partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+        status, body = await asyncio.wait_for(read_answer(reader), 5)
+        assert status == 400 and b"stopped arriving" in body
+        assert await reader.read() == b""
+
+
+@both_loops
+async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.3)
+    async with start(quiet) as server, connected(server.port) as (reader, writer):
+        writer.write(post(CHAT, b"x" * 10_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+
+        async def dribble() -> None:
+            while True:
+                writer.write(b" ")
+                await asyncio.sleep(0.02)
+
+        dribbling = asyncio.ensure_future(dribble())
+        status, body = await asyncio.wait_for(read_answer(reader), 5)
+        dribbling.cancel()
+        assert status == 400 and b"slower than" in body
+
+
+@both_loops
+async def test_a_large_body_that_comes_steadily_has_its_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.2)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 60_000}]}).encode()
+    async with start(quiet) as server, connected(server.port) as (reader, writer):
+        head = post(CHAT, body).partition(b"\r\n\r\n")[0]
+        writer.write(head + b"\r\n\r\n")
+        for place in range(0, len(body), 6000):
+            writer.write(body[place : place + 6000])
+            await asyncio.sleep(0.05)  # longer in all than a body may take that does not come
+        assert (await read_answer(reader))[0] == 200
+
+
+@both_loops
+async def test_bodies_that_arrive_together_have_bounded_room(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange.Room, "__init__", lambda self, largest: setattr(self, "left", 300_000))
+    async with start(quiet) as server:
+        async with connected(server.port) as (reader, writer), connected(server.port) as (other, second):
+            halves = post(CHAT, b" " * 500_000)
+            writer.write(halves[:250_000])
+            await asyncio.sleep(0.1)
+            second.write(halves[:250_000])
+            status, body = await asyncio.wait_for(read_answer(other), 5)
+            assert status == 503 and b"arrive at the same time" in body
+        async with connected(server.port) as (reader, writer):  # what was given up has made room
+            writer.write(asks(stream=False))
+            assert (await read_answer(reader))[0] == 200
+
+
+@both_loops
+async def test_empty_lines_between_two_requests_hold_no_connection(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.2)
+    async with start(quiet) as server, connected(server.port) as (reader, writer):
+        writer.write(asks(stream=False))
+        assert (await read_answer(reader))[0] == 200
+        closed = asyncio.ensure_future(reader.read())
+        async with asyncio.timeout(20):
+            while not closed.done():
+                writer.write(b"\r\n")
+                await asyncio.wait({closed}, timeout=0.03)
+        assert isinstance(closed.exception(), ConnectionError | None)
+
+
+# --- who sends too much ------------------------------------------------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_a_few_requests_in_a_row_are_answered_in_their_order(start: Start) -> None:
+    async with start(quiet) as server, connected(server.port) as (reader, writer):
+        writer.write(asks(stream=False) * 5)
+        for _ in range(5):
+            status, body = await read_answer(reader)
+            assert status == 200 and b"fine" in body
+
+
+@both_loops
+async def test_a_long_row_of_requests_is_cut_off(start: Start) -> None:
+    model = Endless()
+    async with start(model) as server, connected(server.port) as (_, writer):
+        writer.write(asks() + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+        await asyncio.wait_for(model.ended.wait(), 10)
+
+
+# --- all of them at once -----------------------------------------------------------------------------------------------------------------------
+
+SETTINGS = """
+[server]
+keys = ["honest", "hostile"]
+[limits]
+requests_per_minute = 6000
+slow_reader_s = 1
+[journal]
+max_mb = 4
+[store]
+url = "sqlite://"
+[models.loop]
+backend = "scripted"
+script = '''
+call look {"at": "door"}
+---
+say It is {result}.
+'''
+[models.long]
+backend = "scripted"
+script = "LONG"
+"""
+GROWTH_MB = 150
+MANY = 12
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    long = tmp_path / "long.txt"
+    long.write_text(f"raw {'x' * 4096}\n" * 2000)
+    with Watched(tmp_path / "server", SETTINGS.replace("LONG", str(long))) as server:
+        yield server
+
+
+async def test_all_of_them_at_once_leave_the_others_their_answers_and_the_server_its_memory(watched: Watched) -> None:
+    calm = ToolLoop(watched.port, ("loop",), "honest")
+    await calm.run(time.monotonic() + 0.5)
+    before, held = watched.rss_mb(), watched.held()
+    harms = [asyncio.ensure_future(harass(harm, watched.port, "hostile")) for harm in HOSTILE.values() for _ in range(MANY)]
+    honest = [ToolLoop(watched.port, ("loop",), "honest") for _ in range(4)]
+    most = before
+    running = asyncio.gather(*(one.run(time.monotonic() + 4) for one in honest))
+    while not running.done():
+        most = max(most, watched.rss_mb())
+        await asyncio.wait({running}, timeout=0.1)
+    for harm in harms:
+        harm.cancel()
+    await asyncio.gather(*harms, return_exceptions=True)
+    assert [wrong for one in honest for wrong in one.wrong] == []
+    assert all(one.times for one in honest)
+    assert most - before < GROWTH_MB
+    async with asyncio.timeout(20):
+        while (now := watched.held()).descriptors > held.descriptors + 2 or now.tasks > held.tasks:
+            await asyncio.sleep(0.1)
+    assert "Traceback" not in watched.told()

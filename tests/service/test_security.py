@@ -1,0 +1,616 @@
+"""What must hold against hostile clients, pages, URLs and neighbours: TLS, proxies, fetching, environments of children, and secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from toolwire.backends.acp.launch import launch
+from toolwire.backends.acp.options import AcpOptions
+from toolwire.backends.acp.profiles import PROFILES
+from toolwire.backends.agents.children import Child
+from toolwire.backends.codex.home import environment as codex_environment
+from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.cursor.home import Home as CursorHome
+from toolwire.backends.local.pull import seen_by_pip
+from toolwire.config import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
+from toolwire.errors import ToolwireError
+from toolwire.gateway.images import ImageFetcher, ImageLimits, checked, is_inside, is_public
+from toolwire.gateway.journal import Journal
+from toolwire.gateway.masking import secrets_among, secrets_of
+from toolwire.gateway.pipeline import Gateway
+from toolwire.gateway.segments import Segments, TurnRecord
+from toolwire.gateway.store import Store
+from toolwire.surfaces.http.auth import Gate
+from toolwire.surfaces.http.proxies import Proxies
+from toolwire.surfaces.http.server import tls_files
+from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.turn import ImagePart, Message, OtherPart, Turn
+
+ROOT = Path(__file__).resolve().parents[2]
+OnASocket = Callable[..., AbstractAsyncContextManager[str]]
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        yield session
+
+
+@contextmanager
+def serving(folder: Path, settings: str, *words: str, **environment: str) -> Iterator[tuple[str, Path]]:
+    """`toolwire serve` with these settings: its address, and the file that it logs to."""
+    (folder / "toolwire.toml").write_text(settings)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+    log = folder / "log.txt"
+    command = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", "0", *words]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            command, cwd=folder, env={**inherited, "HOME": str(folder), **environment}, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        assert said.startswith("listening on"), log.read_text()
+        yield said.split()[-1].removesuffix("/v1"), log
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        process.stdout.close()
+
+
+def run_serve(folder: Path, settings: str, *words: str) -> tuple[int, str]:
+    """A `toolwire serve` that can not start: its status, and all that it says."""
+    (folder / "toolwire.toml").write_text(settings)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+    command = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", "0", *words]
+    told = subprocess.run(command, cwd=folder, env={**inherited, "HOME": str(folder)}, capture_output=True, text=True, timeout=60, check=False)
+    return told.returncode, told.stdout + told.stderr
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_with_a_certificate_clients_are_spoken_to_by_tls_and_cookies_are_secure(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+    settings = (
+        f'[server]\ntls_cert = "{certificate[0]}"\ntls_key = "{certificate[1]}"\n[store]\nurl = "sqlite://"\n[models.m]\nbackend = "scripted"\n'
+    )
+    with serving(tmp_path, settings) as (url, log):
+        assert url.startswith("https://127.0.0.1:")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
+            async with client.post(f"{url}/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+                assert answer.status == 200 and (await answer.read()).rstrip().endswith(b"data: [DONE]")
+            link = next(word for word in log.read_text().split() if "/ui/enter?token=" in word)
+            assert link.startswith("https://")
+            async with client.get(link, allow_redirects=False) as answer:
+                assert answer.status == 303 and "; Secure" in answer.headers["set-cookie"]
+        async with aiohttp.ClientSession() as plain:
+            with pytest.raises(aiohttp.ClientError):
+                await plain.get(url.replace("https://", "http://"))
+        old = ssl.create_default_context(cafile=str(certificate[0]))
+        old.check_hostname = False
+        with pytest.warns(DeprecationWarning):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as bare, pytest.raises((ssl.SSLError, OSError)):
+            old.wrap_socket(bare, server_hostname="localhost")
+
+
+def test_files_that_are_no_certificate_stop_the_start_with_one_line(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = map(str, certificate)
+    with pytest.raises(ConfigError, match="TLS needs both"):
+        tls_files(ServerSettings(tls_cert=cert))
+    with pytest.raises(ConfigError, match="can not be read"):
+        tls_files(ServerSettings(tls_cert=cert, tls_key="/nowhere"))
+    with pytest.raises(ConfigError, match="no certificate with its key"):
+        tls_files(ServerSettings(tls_cert=key, tls_key=cert))
+    locked = tmp_path / "locked.pem"
+    words = ["ec", "-aes128", "-passout", "pass:hidden", "-in", key, "-out", str(locked)]
+    subprocess.run([str(shutil.which("openssl")), *words], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="has a password"):
+        tls_files(ServerSettings(tls_cert=cert, tls_key=str(locked)))
+    assert tls_files(ServerSettings()) is None and tls_files(ServerSettings(tls_cert=cert, tls_key=key)) == (cert, key)
+
+
+# --- behind a proxy ----------------------------------------------------------------------------------------------------------------------------
+
+
+def scope_of(peer: str, **headers: str) -> tuple[dict[str, Any], dict[bytes, bytes]]:
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in {"host": "inside:8788", **headers}.items()]
+    return {"type": "http", "scheme": "http", "client": (peer, 1234), "headers": pairs}, dict(pairs)
+
+
+SAID = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "toolwire.example.com"}
+
+
+def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
+    proxies = Proxies(("10.0.0.0/8", "::1"))
+    for peer in ("10.1.2.3", "::1", "::ffff:10.1.2.3"):
+        scope, headers = scope_of(peer, **SAID)
+        seen = proxies.seen(scope, headers)
+        assert (seen["client"], seen["scheme"], dict(seen["headers"])[b"host"]) == (("203.0.113.9", 0), "https", b"toolwire.example.com")
+        assert headers[b"host"] == b"toolwire.example.com" and b"x-forwarded-for" not in headers
+    for peer in ("11.0.0.1", "127.0.0.1", "::2"):
+        scope, headers = scope_of(peer, **SAID)
+        assert proxies.seen(scope, headers) is scope and headers[b"host"] == b"inside:8788"
+
+
+@pytest.mark.parametrize(
+    ("chain", "client"),
+    [
+        ("127.0.0.1, 203.0.113.9", "203.0.113.9"),  # what a client wrote itself stands before what the proxy saw
+        ("203.0.113.9, 10.0.0.7", "203.0.113.9"),
+        ("203.0.113.9:5555", "203.0.113.9"),
+        ("[2001:db8::1]:5555", "2001:db8::1"),
+        ("::ffff:203.0.113.9", "203.0.113.9"),
+        ("127.0.0.1, unknown", ""),
+        ("10.0.0.7", ""),
+        ("", ""),
+    ],
+)
+def test_of_a_chain_the_last_address_that_is_no_proxy_of_ours_counts(chain: str, client: str) -> None:
+    scope, headers = scope_of("10.0.0.1", x_forwarded_for=chain)
+    assert Proxies(("10.0.0.0/8",)).seen(scope, headers)["client"][0] == client
+
+
+@pytest.mark.parametrize("said", [{"x_forwarded_proto": "javascript"}, {"x_forwarded_host": "evil/../x"}, {"x_forwarded_host": "a b"}])
+def test_nonsense_from_a_proxy_changes_nothing(said: dict[str, str]) -> None:
+    scope, headers = scope_of("10.0.0.1", x_forwarded_for="203.0.113.9", **said)
+    seen = Proxies(("10.0.0.1",)).seen(scope, headers)
+    assert seen["scheme"] == "http" and headers[b"host"] == b"inside:8788"
+
+
+def test_a_network_that_is_none_stops_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"server\.trusted_proxies"):
+        Proxies(("proxy.example.com",))
+
+
+def test_without_keys_a_proxy_on_this_machine_lets_nobody_in() -> None:
+    gate = Gate(ServerSettings())
+    assert gate.identify({}, ("127.0.0.1", 1)).key_id == ""
+    for headers in ({b"x-forwarded-for": b"127.0.0.1"}, {b"forwarded": b"for=127.0.0.1"}):
+        with pytest.raises(ToolwireError, match="proxy"):
+            gate.identify(headers, ("127.0.0.1", 1))
+    for real in ("203.0.113.9", ""):  # as a trusted proxy says, or does not say
+        with pytest.raises(ToolwireError, match="only clients on this machine"):
+            gate.identify({}, (real, 0))
+
+
+def scripted(settings: Settings) -> Gateway:
+    return Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))})
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(on_a_socket: OnASocket, client: aiohttp.ClientSession, trusted: bool) -> None:
+    server = ServerSettings(admin_keys=("admin",), hosts=("toolwire.example.com",), trusted_proxies=("127.0.0.1",) if trusted else ())
+    settings = Settings(server=server, models=(ModelSettings("m", "scripted"),))
+    said = {name.replace("_", "-"): value for name, value in SAID.items()}
+    async with on_a_socket(scripted(settings), settings, Store("sqlite://")) as url:
+        async with client.post(f"{url}/ui/api/session", json={"key": "admin"}, headers=said) as answer:
+            assert answer.status == 200
+            cookie = answer.headers["set-cookie"]
+        assert ("; Secure" in cookie) is trusted and cookie.startswith("toolwire_443=") is trusted
+        origin = {"origin": "https://toolwire.example.com"}  # its own pages, as the browser sees them
+        async with client.post(f"{url}/ui/api/session", json={"key": "admin"}, headers={**said, **origin}) as answer:
+            assert answer.status == (200 if trusted else 403)
+
+
+async def test_a_key_for_some_models_does_not_read_metrics_of_all(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
+    from toolwire.gateway.keys import KeyRecords
+
+    store = Store("sqlite://")
+    (_, some), (_, every) = [await KeyRecords(store).add(name, {"models": models}, {}) for name, models in (("some", ["n*"]), ("every", ["*"]))]
+    settings = Settings(models=(ModelSettings("m", "scripted"),))
+    async with on_a_socket(scripted(settings), settings, store) as url:
+        for key, status in ((some, 403), (every, 200)):
+            async with client.get(f"{url}/metrics", headers={"authorization": f"Bearer {key}"}) as answer:
+                assert answer.status == status
+
+
+async def test_nothing_that_a_client_invents_makes_a_series(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
+    settings = Settings(models=(ModelSettings("m", "scripted"),))
+    async with on_a_socket(scripted(settings), settings, Store("sqlite://")) as url:
+
+        async def series() -> list[str]:
+            async with client.get(f"{url}/metrics") as answer:
+                return sorted(line.rpartition(" ")[0] for line in (await answer.text()).splitlines() if line and not line.startswith("#"))
+
+        async def provoke(word: str) -> None:
+            tools = [{"type": "function", "function": {"name": word, "parameters": {}}}]
+            for body in ({**CHAT, "model": word}, {**CHAT, "tools": tools, "user": word}, {**CHAT, word: 1}):
+                async with client.post(f"{url}/v1/chat/completions", json=body, headers={"x-request-id": word, "user-agent": word}):
+                    pass
+            async with client.get(f"{url}/{word}"):
+                pass
+
+        await provoke("first")
+        before = await series()
+        for number in range(20):
+            await provoke(f"invented{number}")
+        assert await series() == before and not any("invented" in line for line in before)
+
+
+# --- URLs that a client names ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    "169.254.169.254 fd00:ec2::254 100.100.100.200 168.63.129.16 192.0.0.192 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe ::127.0.0.1 2002:a9fe:a9fe:: "
+    "::ffff:0:127.0.0.1 fec0::1 2001:db8::1".split(),
+)
+def test_metadata_and_tunnelled_addresses_are_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+INSIDE = (
+    "http://127.0.0.1/x http://2130706433/x http://0177.0.0.1/x http://0x7f000001/x http://127.1/x http://[::1]/x http://[::ffff:127.0.0.1]/x "
+    "http://[::ffff:7f00:1]/x http://localhost/x http://a.localhost/x http://LOCALHOST./x http://169.254.169.254/latest/meta-data "
+    "http://metadata.google.internal/x http://redis/x http://printer.local/x http://10.0.0.1:6379/x http://\u2460\u2461\u2466.0.0.1/x"
+).split()
+
+
+@pytest.mark.parametrize("url", INSIDE)
+async def test_a_place_inside_is_neither_fetched_nor_passed_on(url: str) -> None:
+    with pytest.raises(ToolwireError, match=r"not a public address|only plain http"):
+        await ImageFetcher().fetch(url)
+    parts: tuple[Any, ...] = (ImagePart(url), OtherPart("input_file", {"type": "input_file", "file_url": url}))
+    parts += (OtherPart("video_url", {"type": "video_url", "video_url": {"url": url}}),)
+    for part in parts:
+        with pytest.raises(ToolwireError, match="not a public address"):
+            checked(Turn("chat", "m", (Message("user", (part,)),)))
+
+
+def test_public_urls_and_data_are_passed_on_as_they_are() -> None:
+    parts: tuple[Any, ...] = (ImagePart("https://example.com/a.png"), ImagePart("data:image/png;base64,AA"), ImagePart(None, None, "file-1"))
+    parts += (OtherPart("input_file", {"file_url": "https://93.184.216.34/a.pdf", "filename": "http://127.0.0.1/"}),)
+    turn = Turn("chat", "m", (Message("user", parts),))
+    assert checked(turn) is turn and not is_inside("example.com") and not is_inside("93.184.216.34")
+
+
+@pytest.mark.parametrize(
+    "trick", ["http://93.184.216.34\\@127.0.0.1:{port}/x", "http://93.184.216.34#@127.0.0.1:{port}/x", "http://127.0.0.1:{port}\\@a.com"]
+)
+async def test_a_url_that_two_readers_could_read_differently_connects_nowhere(trick: str) -> None:
+    touched = []
+
+    async def touch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        touched.append(1)
+        writer.close()
+
+    async with await asyncio.start_server(touch, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        with pytest.raises(ToolwireError):
+            await ImageFetcher(ImageLimits(timeout_s=0.3)).fetch(trick.format(port=port))
+    assert not touched
+
+
+async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, asked = asyncio.get_running_loop(), []
+
+    async def rebinding(host: str, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        address = "192.0.2.1" if len(asked) == 1 else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    connected = []
+
+    async def connect(sock: socket.socket, address: Any) -> None:
+        connected.append(address[0])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(loop, "getaddrinfo", rebinding)
+    monkeypatch.setattr(loop, "sock_connect", connect)
+    with pytest.raises(ToolwireError, match="can not be reached"):
+        await ImageFetcher(allowed=lambda address: address == "192.0.2.1").fetch("http://rebinding.example/x.png")
+    assert asked == ["rebinding.example"] and connected == ["192.0.2.1"]
+
+
+async def test_a_server_that_never_ends_is_an_error_of_the_request_and_compression_is_no_way_around_the_limit() -> None:
+    import gzip
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        if request.path == "/bomb":
+            return web.Response(body=gzip.compress(b"\x89PNG" + b"\0" * 10_000_000), headers={"content-encoding": "gzip"}, content_type="image/png")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"\0")
+            await asyncio.sleep(0.02)
+
+    app = web.Application()
+    app.router.add_get("/{name}", serve)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    fetcher = ImageFetcher(ImageLimits(timeout_s=0.2), allowed=lambda address: True)
+    for name in ("endless", "bomb"):
+        with pytest.raises(ToolwireError) as caught:
+            await fetcher.inline(Turn("chat", "m", (Message("user", (ImagePart(f"{url}/{name}"),)),)))
+        assert caught.value.failure.code == "invalid_image_url"
+    await runner.cleanup()
+
+
+async def test_servers_that_a_client_names_among_its_tools_are_never_asked(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
+    touched = []
+
+    async def touch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        touched.append(1)
+        writer.close()
+
+    settings = Settings(models=(ModelSettings("m", "scripted"),))
+    async with await asyncio.start_server(touch, "127.0.0.1", 0) as listener, on_a_socket(scripted(settings), settings) as url:
+        tool = {"type": "mcp", "server_label": "x", "server_url": f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp"}
+        async with client.post(f"{url}/v1/responses", json={"model": "m", "input": "x", "tools": [tool]}) as answer:
+            assert answer.status == 200 and "mcp" in answer.headers["x-toolwire-report"]
+    assert not touched
+
+
+# --- children ----------------------------------------------------------------------------------------------------------------------------------
+
+OURS = {
+    "TOOLWIRE_API_KEY": "canary-toolwire",
+    "TOOLWIRE_NODE_SECRET": "canary-node",
+    "TOOLWIRE_DATABASE": "postgresql://u:canary-store@db/x",
+    "ANTHROPIC_API_KEY": "canary-anthropic",
+    "OPENAI_API_KEY": "canary-openai",
+    "CURSOR_API_KEY": "canary-cursor",
+    "AWS_SECRET_ACCESS_KEY": "canary-aws",
+    "PGPASSWORD": "canary-pg",
+}
+
+
+def test_children_see_nothing_of_our_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in OURS.items():
+        monkeypatch.setenv(name, value)
+    cursor = CursorHome()
+    try:
+        seen = {
+            "codex": codex_environment(CodexOptions(), tmp_path),
+            "cursor": cursor.environment(os.environ),
+            "pip": seen_by_pip(os.environ),
+            **{
+                f"acp:{name}": dict(launch(AcpOptions(command=("agent",)), profile, "agent", "/h", "/t", os.environ).env)
+                for name, profile in PROFILES.items()
+            },
+        }
+    finally:
+        cursor.remove()
+    for child, environment in seen.items():
+        assert "canary" not in json.dumps(environment), child
+        assert environment["PATH"] == os.environ["PATH"], child
+
+
+def test_a_codex_with_a_provider_of_its_own_sees_that_providers_key_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in OURS.items():
+        monkeypatch.setenv(name, value)
+    seen = codex_environment(CodexOptions(provider={"name": "x", "base_url": "https://x/v1", "env_key": "OPENAI_API_KEY"}), tmp_path)
+    assert [value for value in seen.values() if "canary" in value] == ["canary-openai"]
+
+
+async def test_a_child_inherits_nothing_that_it_was_not_handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOOLWIRE_API_KEY", "canary")
+    out = tmp_path / "seen"
+    child = Child()
+    transport = await child._spawn("/bin/sh", "-c", f"env > {out}", env={"ONLY": "this"})
+    await asyncio.wait_for(child.gone.wait(), 10)
+    transport.close()
+    assert "ONLY=this" in out.read_text() and "canary" not in out.read_text()
+
+
+# --- secrets stay secret -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() -> None:
+    options = {
+        "api_key": "in-api-key",
+        "headers": {"x-team": "in-headers"},
+        "env": {"SOME_API_KEY": "in-env-table", "PLAIN": "not secret"},
+        "base_url": "http://u:in-base-url@upstream/v1",
+        "note": "not secret",
+    }
+    settings = Settings(
+        server=ServerSettings(keys=("in-keys",), admin_keys=("in-admin-keys",), node_secret="in-node-secret"),
+        store=StoreSettings("postgresql://u:in%2Dstore@db/x?password=in-query", "redis://:in-redis@r/0"),
+        telemetry=TelemetrySettings("http://u:in-otlp@c:4318"),
+        models=(ModelSettings("m", "acp", options),),
+    )
+    known = set(secrets_of(settings))
+    wanted = "in-keys in-admin-keys in-node-secret in%2Dstore in-store in-query in-redis in-otlp in-api-key in-headers in-env-table in-base-url"
+    assert set(wanted.split()) == known
+    environ = {"X_API_KEY": "long-enough", "Y_TOKEN": "true", "PGPASSWORD": "12345678", "PATH": "/bin", "DB": "redis://:password1@x"}
+    assert set(secrets_among(environ)) == {"long-enough", "12345678", "password1"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '[store]\nurl = "postgresql://u:canary-store@127.0.0.1:9/x"\n',
+        '[store]\nurl = "postgresql://u:canary-store@[bad/x"\n',
+        '[store]\nredis = "redis://:canary-redis@127.0.0.1:notaport/0"\n',
+        '[store]\nredis = "ftp://:canary-redis@127.0.0.1/0"\n',
+        '[server]\nhost = "0.0.0.0"\nkeys = "canary-key"\n',
+        '[server]\nnode_secret = ["canary-secret"]\n',
+        '[telemetry]\notlp = "ftp://u:canary-otlp@c"\n',
+        '[models.m]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "x"\napi_key = ["canary-api"]\n',
+        '[models.m]\nbackend = "openai"\nbase_url = "http://u:canary-url@127.0.0.1:9/v1"\nmodel = "x"\nbogus = 1\n',
+    ],
+)
+def test_settings_that_can_not_be_used_are_complained_about_without_their_secrets(tmp_path: Path, settings: str) -> None:
+    quiet = "" if "[store]" in settings else '[store]\nurl = "sqlite://"\n'
+    status, said = run_serve(tmp_path, quiet + settings)
+    assert status != 0 and said.strip() and "canary" not in said, said
+
+
+CANARIES = {
+    "keys": "canary-client-key-111111",
+    "admin_keys": "canary-admin-key-222222",
+    "node_secret": "canary-node-secret-333333",
+    "redis": "canary-redis-password-444444",
+    "otlp": "canary-otlp-password-555555",
+    "api_key": "canary-upstream-key-666666",
+    "header": "canary-upstream-header-777777",
+    "stored": "",  # made below
+    "environment": "canary-environment-888888",
+}
+
+
+async def echoing(request: web.Request) -> web.StreamResponse:
+    """An upstream that tells everything it was sent, in errors and in answers."""
+    told = json.dumps(dict(request.headers))
+    asked = await request.json()
+    if asked["model"] == "fails":
+        return web.json_response({"error": {"message": f"bad request: {told}", "type": "invalid_request_error"}}, status=400)
+    if asked["model"] == "breaks":
+        return web.Response(status=500, text=told)
+    message = {"role": "assistant", "content": told}
+    return web.json_response({"id": "x", "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+async def test_no_secret_of_any_setting_reaches_log_journal_errors_or_metrics(tmp_path: Path, client: aiohttp.ClientSession) -> None:
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", echoing)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    upstream = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    store = Store(f"sqlite:///{tmp_path}/state/toolwire.db")
+    from toolwire.gateway.keys import KeyRecords
+
+    stored = (await KeyRecords(store).add("laptop", {"models": ["*"]}, {}))[1]
+    await store.close()
+    canaries = {**CANARIES, "stored": stored}
+    models = "".join(
+        f'[models.{name}]\nbackend = "openai"\nbase_url = "{upstream}"\nmodel = "{name}"\nprofile = "generic"\napi_key = "env:UPSTREAM"\n'
+        f'headers = {{ x-team = "{canaries["header"]}" }}\n'
+        for name in ("fails", "breaks", "tells")
+    )
+    settings = f"""
+[server]
+keys = ["{canaries["keys"]}"]
+admin_keys = ["{canaries["admin_keys"]}"]
+node_secret = "{canaries["node_secret"]}"
+[store]
+url = "sqlite:///{tmp_path}/state/toolwire.db"
+redis = "redis://:{canaries["redis"]}@127.0.0.1:9/0"
+[journal]
+contents = "disk"
+[telemetry]
+otlp = "http://u:{canaries["otlp"]}@127.0.0.1:9"
+with_contents = true
+{models}"""
+    errors = []
+    environment = {"UPSTREAM": canaries["api_key"], "SOME_API_KEY": canaries["environment"]}
+    with serving(tmp_path, settings, "--log-level", "debug", "--log-format", "json", **environment) as (url, log):
+        asked = f"my keys are {' and '.join(canaries.values())}"
+        for key in (canaries["keys"], canaries["admin_keys"], stored, "canary-wrong-key-999999"):
+            headers = {"authorization": f"Bearer {key}"}
+            for model in ("fails", "breaks", "tells", "nobody"):
+                for body in (
+                    {"model": model, "messages": [{"role": "user", "content": asked}]},
+                    {"model": model, "messages": [{"role": "user", "content": asked}], "stream": True},
+                    {"model": model, "messages": asked},
+                ):
+                    async with client.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+                        said = await answer.text()
+                    if answer.status != 200 or model in ("fails", "breaks"):
+                        errors.append(said)
+        async with client.get(f"{url}/metrics", headers={"authorization": f"Bearer {canaries['keys']}"}) as answer:
+            errors.append(await answer.text())
+        async with client.get(f"{url}/v1/responses/{stored}?key={stored}", headers={"authorization": f"Bearer {stored}"}) as answer:
+            assert answer.status == 404
+    await runner.cleanup()
+    lines = log.read_text()
+    assert '"event":"turn"' in lines and '"event":"contents"' in lines  # the log was loud
+    fixtures = list((tmp_path / "state" / "journal").rglob("turn_*.jsonl"))
+    assert len(fixtures) >= 12
+    journal = "".join(path.read_text() for path in (tmp_path / "state" / "journal").rglob("*.jsonl"))
+    database = b"".join(path.read_bytes() for path in (tmp_path / "state").glob("toolwire.db*"))
+    for name, secret in {**canaries, "wrong": "canary-wrong-key-999999"}.items():
+        for place, text in (("errors", "\n".join(errors)), ("log", lines), ("journal", journal)):
+            if name == "wrong" and place == "journal":
+                continue  # nobody knows it, and nobody sent it in a turn
+            assert secret not in text, f"{name} stands in the {place}: …{text[max(0, text.find(secret) - 300) : text.find(secret) + 60]}"
+        assert secret.encode() not in database or name not in ("keys", "admin_keys", "node_secret", "stored")
+
+
+# --- the journal by age ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_older_than_it_may_be_leaves_the_journals_files(tmp_path: Path) -> None:
+    now = time.time()
+    moment = [now - 10 * 86400]
+    segments = Segments(tmp_path, 10_000_000, max_days=3, clock=lambda: moment[0])
+    for day in range(11):
+        moment[0] = now - (10 - day) * 86400
+        segments.append([TurnRecord(f"turn_{day:02x}", moment[0])])
+        segments.keep(f"turn_{day:02x}", ["{}\n"])
+        for path in tmp_path.rglob("*.jsonl"):
+            if path.stat().st_mtime > now - 5:  # just written: as if at that moment
+                os.utime(path, (moment[0], moment[0]))
+    segments.sweep()
+    assert [record.id for record in segments.load(100)] == [f"turn_{day:02x}" for day in (7, 8, 9, 10)]
+    assert sorted(path.stem for path in (tmp_path / "turns").iterdir()) == [f"turn_{day:02x}" for day in (7, 8, 9, 10)]
+    assert len(list(tmp_path.glob("segment-*"))) == 4  # a day each, so that a quiet server's old lines go too
+
+
+async def test_memory_lets_go_of_old_turns_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(Settings(journal=JournalSettings(max_days=1)), None)
+    gateway = Gateway(Settings(models=(ModelSettings("m", "scripted"),)), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))})
+    gateway.journal = journal
+    from toolwire.gateway.pipeline import Caller
+
+    await gateway.respond("chat", json.dumps(CHAT).encode(), Caller())
+    assert len(journal.records()) == 1 and journal.held_bytes > 0
+    later = time.time() + 2 * 86400
+    monkeypatch.setattr("toolwire.gateway.journal.time.time", lambda: later)
+    assert journal.records() == [] and journal.held_bytes == 0
+    await gateway.close()
+
+
+# --- the dependencies --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def audit() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("audit", ROOT / "lint" / "audit.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_audit_finds_open_ranges_and_loose_pins(audit: ModuleType) -> None:
+    project = {
+        "dependencies": ["a>=1,<2", "b>=1", "c<2", "d", "e~=1.4", "f[x]>=1,<2; sys_platform != 'win32'"],
+        "optional-dependencies": {"extra": ["g"], "test": ["h>=1", "pytest==0.0.1", "not-installed-anywhere==1"]},
+    }
+    assert [line.split(" ")[1] for line in audit.ranges(project)] == ["b", "c", "d", "d", "g", "g"]
+    loose, other = audit.pins(project)
+    assert "h is not pinned" in loose and "pytest is pinned to 0.0.1" in other
+
+
+def test_our_own_dependencies_have_bounds_and_pins(audit: ModuleType) -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not [*audit.ranges(project), *audit.pins(project)]

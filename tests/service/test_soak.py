@@ -1,0 +1,97 @@
+"""Fifty streams with tool loops for a while: every answer right, memory flat, and nothing left behind.
+
+`TOOLWIRE_SOAK_S` makes it longer; `make evidence` runs ten minutes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+from statistics import linear_regression
+
+import pytest
+
+from toolwire.gateway.journal import MOST_RECORDS
+from toolwire.gateway.segments import Segments, TurnRecord
+from toolwire.testing.clients import ToolLoop
+from toolwire.testing.watched import Held, Watched
+
+SECONDS = float(os.environ.get("TOOLWIRE_SOAK_S", "20"))
+WARM_S = min(60.0, 0.4 * SECONDS)
+STREAMS = 50
+FLAT_MB = 10.0
+"""How much the line through all samples may rise between the first and the last."""
+SETTLED_S = 30.0
+MODELS = {"native": "native", "parked": "parked", "emulated": "emulated"}
+SCRIPT = """
+say Let me
+pause 150ms
+say look.
+pause 150ms
+call look {"at": "the door"}
+---
+chunk 4
+think It was opened.
+pause 150ms
+say It is {result}, and that is all there is to say about it.
+pause 150ms
+"""
+SETTINGS = """
+[parked]
+ttl_s = 2
+max_per_key = 1000
+[journal]
+max_mb = 64
+[store]
+url = "sqlite:///soak.db"
+""" + "".join(f"[models.{name}]\nbackend = \"scripted\"\ntools = \"{tools}\"\nscript = '''{SCRIPT}'''\n" for name, tools in MODELS.items())
+
+
+@pytest.mark.timeout(SECONDS + 180)
+async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> None:
+    fill_journal(tmp_path / "journal")
+    with Watched(tmp_path, SETTINGS) as server:
+        loops = [ToolLoop(server.port, tuple(MODELS), leaves=0.05, chance=random.Random(number)) for number in range(STREAMS)]
+        await ToolLoop(server.port, tuple(MODELS)).run(time.monotonic() + 2)
+        before = await settled(server, None)
+        samples, began = [], time.monotonic()
+        running = asyncio.gather(*(loop.run(began + SECONDS) for loop in loops))
+        while not running.done():
+            await asyncio.wait({running}, timeout=0.5)
+            if time.monotonic() - began > WARM_S:
+                samples.append((time.monotonic() - began, server.rss_mb()))
+        await running
+        after = await settled(server, before)
+        told = server.told()
+    times, sizes = zip(*samples, strict=True)
+    rise = linear_regression(times, sizes).slope * (times[-1] - times[0])
+    turns, left = sum(len(loop.times) for loop in loops), sum(loop.left for loop in loops)
+    size = f"{sizes[0]:.0f} MB after {WARM_S:.0f} s, {sizes[-1]:.0f} MB at the end"
+    print(f"outcomes: {turns:,} tool loops, {left:,} clients left in the middle; {size}, rising {rise:+.1f} MB; before {before}, after {after}")
+    assert [wrong for loop in loops for wrong in loop.wrong] == []
+    assert all(loop.times for loop in loops)
+    assert after == before
+    assert rise < FLAT_MB
+    assert "Traceback" not in told
+
+
+def fill_journal(folder: Path) -> None:
+    """As after a long life: what the server keeps of past turns, up to a number of them, does not grow any more."""
+    said = {"api": "responses", "model": "emulated", "backend": "scripted", "report": "tools=emulated; stream=honoured", "calls": ("look",)}
+    past = (TurnRecord(id=f"turn_{number:032x}", at=1e9 + number, request_id=f"req_{number:032x}", **said) for number in range(MOST_RECORDS))  # type: ignore[arg-type]
+    Segments(folder, 64 * 1024 * 1024).append(past)
+
+
+async def settled(server: Watched, wanted: Held | None) -> Held:
+    """What the server holds once it is quiet: as `wanted`, or no park and no turn, twice the same."""
+    until, last = time.monotonic() + SETTLED_S, None
+    while time.monotonic() < until:
+        held = server.held()
+        if held == (wanted or last) and not held.parks:
+            return held
+        last = held
+        await asyncio.sleep(0.5)
+    return server.held()

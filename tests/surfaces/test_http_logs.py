@@ -1,0 +1,191 @@
+"""One line a request: what stands in it, what does not, and how it is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from toolwire.config import ModelSettings, ServerSettings, Settings, TelemetrySettings
+from toolwire.gateway.masking import Mask
+from toolwire.gateway.pipeline import Gateway
+from toolwire.surfaces.http import logs
+from toolwire.surfaces.http.auth import key_id_of
+from toolwire.testing import ScriptedBackend, ScriptedOptions
+
+CALLS = 'call get_weather {"city":"Paris"} id=call_one\ncall get_time {}\nusage 12 3'
+OnASocket = Callable[..., AbstractAsyncContextManager[str]]
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "the user's own words"}]}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("get_weather", "get_time")]
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """The lines of the access log so far."""
+    with caplog.at_level(logging.INFO, "toolwire.access"):
+        yield lambda: [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+def gateway_of(script: str, settings: Settings) -> Gateway:
+    return Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script, tools="native"))})
+
+
+async def asked(client: aiohttp.ClientSession, url: str, body: dict[str, Any], **headers: str) -> tuple[int, str]:
+    async with client.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_with_calls_is_one_line_that_says_how_it_went(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]], stream: bool
+) -> None:
+    settings = Settings(server=ServerSettings(keys=("the-only-key",)), models=(ModelSettings("m", "scripted"),))
+    async with on_a_socket(gateway_of(CALLS, settings), settings) as url:
+        body = {**CHAT, "tools": TOOLS, "stream": stream, "seed": 7}
+        status, said = await asked(client, url, body, **{"authorization": "Bearer the-only-key", "x-request-id": "mine-1"})
+    assert status == 200
+    (line,) = lines()
+    assert line["event"] == "turn" and line["request_id"] == "mine-1" and line["key"] == key_id_of("the-only-key")
+    assert (line["api"], line["model"], line["strategy"], line["turn"], line["stream"]) == ("chat", "m", "native", "new", stream)
+    assert (line["status"], line["finish"], line["error"], line["cancelled"]) == (200, "stop", None, False)
+    assert line["has_tool_calls"] is True and line["tool_call_count"] == 2
+    assert line["tool_call_names"] == ["get_weather", "get_time"]
+    assert len(line["tool_call_ids"]) == 2 and all(id in said for id in line["tool_call_ids"] if id)
+    assert line["tool_call_truncated"] is False and line["output_mode"] == "openai-json"
+    assert (line["input_tokens"], line["output_tokens"]) == (12, 3)
+    assert 0 < line["first_byte_ms"] <= line["duration_ms"] and line["answer_id"] in said and "seed=" in line["report"]
+    assert "own words" not in json.dumps(line) and "Paris" not in json.dumps(line) and "the-only-key" not in json.dumps(line)
+
+
+async def test_refusals_are_lines_too_with_who_was_refused(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    settings = Settings(server=ServerSettings(keys=("the-only-key",)), models=(ModelSettings("m", "scripted"),))
+    async with on_a_socket(gateway_of("say hi", settings), settings) as url:
+        await asked(client, url, CHAT, authorization="Bearer a-wrong-key-of-somebody")
+        async with client.get(f"{url}/nowhere?token=in-the-query"):
+            pass
+        async with client.post(
+            f"{url}/v1/chat/completions", data=b"x", headers={"content-type": "text/plain", "authorization": "Bearer the-only-key"}
+        ):
+            pass
+    wrong_key, wrong_path, wrong_type = lines()
+    assert (wrong_key["event"], wrong_key["status"], wrong_key["error"]) == ("refused", 401, "authentication")
+    assert wrong_key["client"] == "127.0.0.1" and wrong_key["key"] == ""
+    assert (wrong_path["path"], wrong_path["status"]) == ("/nowhere", 404)
+    assert (wrong_type["status"], wrong_type["key"]) == (415, key_id_of("the-only-key"))
+    assert not any(word in json.dumps(lines()) for word in ("a-wrong-key-of-somebody", "in-the-query", "the-only-key"))
+
+
+async def test_a_turn_that_fails_is_one_line_with_the_kind_of_its_error(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    settings = Settings(models=(ModelSettings("m", "scripted"),))
+    async with on_a_socket(gateway_of("say hi", settings), settings) as url:
+        assert (await asked(client, url, {**CHAT, "model": "made-up\nname"}))[0] == 404
+        assert (await asked(client, url, {**CHAT, "messages": "none"}))[0] == 400
+    unknown, malformed = lines()
+    assert (unknown["event"], unknown["status"], unknown["error"], unknown["model"]) == ("turn", 404, "model_not_found", "")
+    assert (malformed["status"], malformed["has_tool_calls"]) == (400, False)
+
+
+async def test_other_requests_are_lines_and_those_of_machines_only_at_debug(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(models=(ModelSettings("m", "scripted"),))
+    async with on_a_socket(gateway_of("say hi", settings), settings) as url:
+        for path in ("/v1/models", "/healthz", "/metrics"):
+            async with client.get(url + path) as answer:
+                assert answer.status == 200
+        assert [(line["event"], line["path"], line["status"]) for line in lines()] == [("request", "/v1/models", 200)]
+        with caplog.at_level(logging.DEBUG, "toolwire.access"):
+            async with client.get(url + "/healthz"):
+                pass
+    assert lines()[-1]["path"] == "/healthz"
+
+
+async def test_what_was_said_stands_in_the_log_at_debug_only_and_masked(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(models=(ModelSettings("m", "scripted"),))
+    body = {**CHAT, "stream": True}
+    with caplog.at_level(logging.DEBUG, "toolwire.access"):
+        async with on_a_socket(gateway_of("say the model's own words", settings), settings) as url:
+            await asked(client, url, body)
+    told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
+    (contents,) = [line for line in told if line["event"] == "contents"]
+    assert contents["input"] == [{"role": "user", "parts": [{"type": "text", "content": "the user's own words"}]}]
+    assert contents["output"] == [{"role": "assistant", "parts": [{"type": "text", "content": "the model's own words"}]}]
+    assert all("own words" not in json.dumps(line) for line in told if line["event"] != "contents")
+
+
+# --- how lines are written ---------------------------------------------------------------------------------------------------------------------
+
+
+def written(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, tell: Callable[[], None]) -> list[str]:
+    root, out = logging.getLogger(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", out)
+    level, handlers = root.level, root.handlers[:]
+    try:
+        logs.configure("info", format, mask)
+        tell()
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
+    return out.getvalue().splitlines()
+
+
+def tell_everything() -> None:
+    log = logs.RequestLog()
+    log.node = "node_1"
+    log._tell(logging.INFO, {"event": "turn", "request_id": "r", "path": 'a "b"\nc=d', "status": 200, "tool_call_names": ["x", "y"], "error": None})
+    logging.getLogger("toolwire.store").warning("can not reach %s", "postgresql://toolwire:s3cret-of-the-store@db/toolwire")
+    try:
+        raise ValueError("Bearer abcdefghijklmnopqrstuvwx")
+    except ValueError:
+        logging.getLogger("toolwire.http").exception("it broke with node-secret-canary")
+
+
+MASK = Mask(("node-secret-canary",))
+
+
+def test_as_json_every_line_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, warning, broken = map(json.loads, written(monkeypatch, "json", MASK, tell_everything))
+    assert turn["event"] == "turn" and turn["node"] == "node_1" and turn["path"] == 'a "b"\nc=d' and turn["tool_call_names"] == ["x", "y"]
+    assert (warning["event"], warning["level"], warning["logger"]) == ("log", "warning", "toolwire.store")
+    assert warning["message"] == "can not reach postgresql://toolwire:***@db/toolwire"
+    assert "Traceback" in broken["error"] and broken["message"] == "it broke with ***" and "abcdefghijklmnop" not in json.dumps(broken)
+
+
+def test_as_text_a_request_is_one_line_whatever_a_client_called_its_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, warning, *broken = written(monkeypatch, "text", MASK, tell_everything)
+    assert turn.endswith(r'INFO turn node=node_1 request_id=r path="a \"b\"\nc=d" status=200 tool_call_names=x,y')
+    assert warning.endswith("WARNING toolwire.store: can not reach postgresql://toolwire:***@db/toolwire")
+    assert not any("canary" in line or "abcdefghijklmnop" in line for line in broken)
+
+
+def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell() -> None:
+        logs.RequestLog()._tell(logging.INFO, {"event": "turn", "request_id": "node-secret-canary"}, "node-secret-canary m get_weather")
+
+    for format in logs.LOG_FORMATS:
+        (line,) = written(monkeypatch, format, MASK, tell)
+        assert "***" in line and "canary" not in line
+
+
+def test_contents_are_kept_for_nobody_unless_somebody_wants_them() -> None:
+    assert not Gateway(Settings()).contents_wanted
+    assert not Gateway(Settings(telemetry=TelemetrySettings(with_contents=True))).contents_wanted
+    assert Gateway(Settings(telemetry=TelemetrySettings("http://127.0.0.1:4318", with_contents=True))).contents_wanted

@@ -1,0 +1,28 @@
+"""Refusals have a pace."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from toolwire.surfaces.http.pacing import AT_ONCE, HELD_S, Pace
+
+
+def test_the_first_refusals_of_a_second_are_answered_at_once_and_further_ones_wait() -> None:
+    now = [100.0]
+    pace = Pace(lambda: now[0])
+    assert [pace.wait_s("a") for _ in range(AT_ONCE)] == [0.0] * AT_ONCE
+    assert pace.wait_s("a") == HELD_S
+    assert pace.wait_s("b") == 0.0, "another asker's refusals are its own"
+    now[0] += 1.0
+    assert pace.wait_s("a") == 0.0, "a new second"
+
+
+async def test_only_refusals_of_keys_and_limits_are_paced() -> None:
+    pace = Pace()
+    began = time.monotonic()
+    for status in (200, 400, 404, 503):
+        await asyncio.gather(*(pace.hold(status, "a") for _ in range(AT_ONCE * 10)))
+    assert time.monotonic() - began < HELD_S
+    await asyncio.gather(*(pace.hold(429, "a") for _ in range(AT_ONCE * 2)))
+    assert time.monotonic() - began >= HELD_S

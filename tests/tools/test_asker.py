@@ -1,0 +1,72 @@
+"""A question whose process is gone is over; one that somebody waits for is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from toolwire.gateway.store import Store
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.asker import is_gone, this_process
+
+ASKS = """
+import asyncio, sys
+from toolwire.gateway.store import Store
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.asker import this_process
+from toolwire.tools.contract import Asking, Preview
+
+async def main():
+    asking = Asking("s", "m", "web")
+    task = asyncio.ensure_future(Approvals(Store(sys.argv[1])).ask(asking, [("file_read", "run", {"path": "a.md"}, Preview())], None))
+    approvals = Approvals(Store(sys.argv[1]))
+    while not any(one.asker == this_process() for one in await approvals.pending()):
+        await asyncio.sleep(0.01)
+    print("asked", flush=True)
+    await task
+
+asyncio.run(main())
+"""
+
+
+def test_this_process_is_here() -> None:
+    assert not is_gone(this_process())
+
+
+def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
+    assert not is_gone("") and not is_gone("elsewhere/1/1") and not is_gone(f"{socket.gethostname()}/x/1") and not is_gone("a/b")
+
+
+def test_a_process_that_ended_is_gone_and_so_is_one_whose_number_another_has() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert is_gone(f"{socket.gethostname()}/{ended.pid}/1")
+    assert is_gone(f"{socket.gethostname()}/{os.getppid()}/1")
+    assert is_gone(f"{socket.gethostname()}/{os.getpid()}/1")
+
+
+async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    living, killed = (subprocess.Popen([sys.executable, "-c", ASKS, url], stdout=subprocess.PIPE, text=True) for _ in range(2))
+    store = Store(url)
+    try:
+        for process in (living, killed):
+            assert process.stdout is not None and process.stdout.readline() == "asked\n"
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        approvals = Approvals(store)
+        assert len(await approvals.pending()) == 2
+        await approvals.lapse()
+        left = await approvals.pending()
+        assert [one.asker.split("/")[-2] for one in left] == [str(living.pid)]
+    finally:
+        await store.close()
+        for process in (living, killed):
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
