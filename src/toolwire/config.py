@@ -33,6 +33,8 @@ class ServerSettings:
     max_body_mb: float = 32.0
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    open_responses: bool = False
+    """Answers of the Responses API have the keys that the Open Responses specification demands and OpenAI's schema does not have."""
     advertise: str = ""
     """Where the other nodes reach this one: `host:port`, or a URL; "" takes it from host and port."""
     node_secret: str = ""

@@ -191,6 +191,10 @@ class Turn:
     include_usage: bool = False
     legacy_functions: bool = False
     store: bool = False
+    generate: bool = True
+    """False: nothing is asked of the model; what was sent is only taken as the beginning of a conversation."""
+    open_responses: bool = False
+    """The answer has the keys that Open Responses demands beyond OpenAI's."""
     previous_response_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None

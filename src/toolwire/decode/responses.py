@@ -7,6 +7,7 @@
 | function_call_output, custom_tool_call_output | Result                                                                                |
 | reasoning                                    | Reasoning                                                                              |
 | item_reference                               | the stored item it names, where there is a store; else skipped, with a note            |
+| compaction                                   | the Message of its summary, once the gateway has opened it; else refused               |
 | hosted calls and their outputs               | skipped, with a note                                                                   |
 | anything else                                | refused                                                                                |
 
@@ -59,6 +60,7 @@ FIELDS: dict[str, Rule] = {
     "truncation": one_of("auto", "disabled"),
     "include": strings,
     "background": boolean,
+    "generate": boolean,
     "stream_options": members({"include_obfuscation": boolean}),
     "reasoning": members({"effort": EFFORT, "summary": SUMMARY, "generate_summary": SUMMARY}),
     "text": members({"format": object_, "verbosity": VERBOSITY}),
@@ -87,7 +89,6 @@ SKIPPED = frozenset(
         "apply_patch_call",
         "apply_patch_call_output",
         "code_interpreter_call",
-        "compaction",
         "compaction_trigger",
         "computer_call",
         "computer_call_output",
@@ -116,6 +117,7 @@ REFUSED = {
     "conversation": "Unsupported parameter: 'conversation'. Continue a conversation with 'previous_response_id' or send its items as 'input'.",
     "prompt": "Unsupported parameter: 'prompt'. Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
 }
+SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
 """How much text references may stand for: a small request must not become a huge one."""
 MESSAGES_HINT = (
@@ -144,10 +146,32 @@ def _reference(entry: dict[str, Any]) -> Any:
     return entry.get("id") if kind == "item_reference" or (kind is None and "role" not in entry) else None
 
 
+def compactions(body: Mapping[str, Any]) -> dict[str, str]:
+    """What the input's compaction items hold, sealed, each with the path where it stands; it must be opened before `decode`, and put in place by
+    `resolved`.
+    """
+    given, out = body.get("input"), {}
+    for i, entry in enumerate(given if type(given) is list else ()):
+        if type(entry) is dict and entry.get("type") == "compaction":
+            out[required_string(entry, "encrypted_content", f"input[{i}]")] = f"input[{i}].encrypted_content"
+    return out
+
+
+def opened(summary: str) -> dict[str, Any]:
+    """The item that an opened compaction stands for: what the model itself wrote, with no more weight than that."""
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": SUMMARY_OF + summary}]}
+
+
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The body with every reference replaced by the item it names; one that names nothing is refused, as part of the conversation would be lost."""
+    """The body with every reference replaced by the item it names; one that names nothing is refused, as part of the conversation would be lost.
+
+    Compactions are replaced by what they were opened to, all of which must be among `items`.
+    """
     out, size = [], 0
     for i, entry in enumerate(body["input"]):
+        if type(entry) is dict and entry.get("type") == "compaction":
+            out.append(items[entry["encrypted_content"]])
+            continue
         id = _reference(entry) if type(entry) is dict else None
         if type(id) is str and id not in items:
             raise ToolwireError("not_found", f"Item with id '{shown(id)}' not found.", param=f"input[{i}].id")
@@ -159,7 +183,7 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
     return {**body, "input": out}
 
 
-def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "") -> Turn:
+def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "", open_responses: bool = False) -> Turn:
     """The turn that a Responses request asks for. `previous` are the stored items of the chain it continues, `caller` the id of the key that asks."""
     sent = check(body, FIELDS)
     for refused, message in REFUSED.items():
@@ -201,6 +225,7 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
     return Turn(
         api="responses",
         caller=caller,
+        open_responses=open_responses,
         model=name,
         items=items,
         instructions=instructions if type(instructions) is str else None,
@@ -218,6 +243,7 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
         ),
         stream=body.get("stream") is True,
         store=body.get("store") is not False,
+        generate=body.get("generate") is not False,
         previous_response_id=body.get("previous_response_id") or None,
         metadata=body.get("metadata") or {},
         user=body.get("user"),
@@ -232,7 +258,7 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
     if type(value) is str:
         reader.add(Message("user", (TextPart(value),) if value else ()))
     elif type(value) is list:
-        if not value and not body.get("previous_response_id"):
+        if not value and not body.get("previous_response_id") and body.get("generate") is not False:
             raise missing("input")
         reader.read(value, "input")
     elif value is not None:

@@ -12,7 +12,7 @@ prepared prefix, the sequence number, a prepared middle, the text's JSON, a prep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,9 @@ ECHOED_DEFAULTS: dict[str, Any] = {
 """Request fields that a Response repeats as they came, and what stands there when the client sent none."""
 
 
+OPEN_RESPONSES: Mapping[str, Any] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "usage": None}
+
+
 def usage_object(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.input_tokens,
@@ -127,7 +130,8 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
-    """The Response object before any output, keys in OpenAI's order. A key whose null the schema refuses (`user`, `usage`) is left out."""
+    """The Response object before any output, keys in OpenAI's order. A key whose null the schema refuses (`user`, `usage`) is left out; Open
+    Responses demands `usage` of null, and penalties that OpenAI's schema does not have."""
     echo = turn.echo
 
     def echoed(name: str, own: Any, default: Any = None) -> Any:
@@ -164,6 +168,7 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
         "top_logprobs": plain["top_logprobs"],
         "top_p": echoed("top_p", turn.sampling.top_p, 1.0),
         "truncation": plain["truncation"],
+        **(OPEN_RESPONSES if turn.open_responses else {}),
         "metadata": dict(turn.metadata),
     }
     if turn.user is not None:

@@ -17,6 +17,7 @@ from toolwire.encode.responses import ResponsesEncoder
 from toolwire.encode.sse import comment_frame
 from toolwire.errors import ToolwireError
 from toolwire.events import Event, Failure
+from toolwire.gateway.memory import Memory
 from toolwire.gateway.store import Store, StoredResponse
 from toolwire.ids import IdFactory
 from toolwire.turn import Turn
@@ -55,8 +56,18 @@ class ChatAnswer:
 
 
 class ResponsesAnswer:
-    def __init__(self, turn: Turn, body: dict[str, Any], store: Store | None, key_id: str, ids: IdFactory, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        body: dict[str, Any],
+        store: Store | None,
+        key_id: str,
+        ids: IdFactory,
+        clock: Callable[[], float],
+        memory: Memory | None = None,
+    ) -> None:
         self._turn = turn
+        self._memory = memory
         self._body = body
         self._store = store if turn.store else None
         self.kept = True
@@ -91,6 +102,8 @@ class ResponsesAnswer:
         return last if self.kept else comment_frame('{"stored":false}') + last
 
     async def _keep(self, response: bytes) -> None:
+        if self._memory is not None and self._encoder.failure is None:
+            self._memory.keep(self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]))
         if self._store is None:
             return
         try:
@@ -136,8 +149,14 @@ _PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": 
 
 
 def open_answer(
-    turn: Turn, body: dict[str, Any], store: Store | None, key_id: str, ids: IdFactory, clock: Callable[[], float]
+    turn: Turn,
+    body: dict[str, Any],
+    store: Store | None,
+    key_id: str,
+    ids: IdFactory,
+    clock: Callable[[], float],
+    memory: Memory | None = None,
 ) -> ChatAnswer | ResponsesAnswer:
     if turn.api == "chat":
         return ChatAnswer(turn, ids, int(clock()))
-    return ResponsesAnswer(turn, body, store, key_id, ids, clock)
+    return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)

@@ -23,6 +23,7 @@ from toolwire.errors import ToolwireError
 from toolwire.events import Failure
 from toolwire.gateway.answers import open_answer
 from toolwire.gateway.catalog import Catalog
+from toolwire.gateway.compaction import Compaction, check_input
 from toolwire.gateway.images import ImageFetcher, checked
 from toolwire.gateway.journal import Journal
 from toolwire.gateway.keys import KeyGrant, no_model
@@ -31,6 +32,7 @@ from toolwire.gateway.parked import Parking
 from toolwire.gateway.queueing import Queues
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.gateway.run import Run
+from toolwire.gateway.seals import Seals
 from toolwire.gateway.store import Store
 from toolwire.gateway.tracing import Tracing, tracing_of
 from toolwire.gateway.usage import UsageBook
@@ -58,6 +60,7 @@ class Gateway:
         self.store = store
         self.parking = Parking(settings.parked)
         self.images = ImageFetcher()
+        self.seals = Seals(store)
         self.catalog = Catalog(settings.models, backends)
         self.usage = UsageBook(store, self.catalog)
         """What was used, by key, model and hour."""
@@ -127,9 +130,9 @@ class Gateway:
             await run.in_time(backend.prepare())
             turn = await run.in_time(self.images.inline(turn)) if not backend.capabilities.image_urls else checked(turn)
             plan = run.planned(turn, backend)
-            run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock)
+            run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.place = self.queues.join(backend.id, caller.key_id)
-            if backend.strategy == "parked" and turn.items:
+            if backend.strategy == "parked" and turn.items and turn.generate:
                 run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"))
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
@@ -151,6 +154,14 @@ class Gateway:
         finally:
             current.reset(watched)
 
+    async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
+        """A request to make a conversation short, ready to be answered. Raises where it asks for what can not be."""
+        body = await self._parse(raw)
+        check_input(body)
+        asked = {name: value for name, value in body.items() if name in ("model", "input", "previous_response_id")}
+        turn = await self._decode("responses", await self._with_references("responses", asked, caller), caller, len(raw) >= LARGE_BODY)
+        return Compaction(self, body, turn.items, caller)
+
     async def _parse(self, raw: bytes) -> dict[str, Any]:
         """A large body is read in a thread: nobody else waits for it."""
         limits, parse = self.settings.limits, request_body.parse
@@ -164,12 +175,20 @@ class Gateway:
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
     async def _with_references(self, api: Api, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """The body with stored items in place of the references that name them."""
-        references = decode_responses.references(body) if api == "responses" and self.store is not None else None
-        if not references:
+        """The body with stored items in place of the references that name them, and summaries in place of the compactions that hold them."""
+        if api != "responses":
             return body
-        assert self.store is not None
-        found = await self.store.referenced(references, caller.key_id)
+        references = decode_responses.references(body) if self.store is not None else None
+        compactions = decode_responses.compactions(body)
+        if not references and not compactions:
+            return body
+        found = await self.store.referenced(references, caller.key_id) if self.store is not None and references else {}
+        for sealed, path in compactions.items():
+            summary = await self.seals.open(sealed, caller.key_id)
+            if summary is None:
+                told = "This compaction was not made by this server for this key. Send the conversation itself."
+                raise ToolwireError("invalid_value", told, param=path, code="invalid_encrypted_content")
+            found[sealed] = decode_responses.opened(summary)
         if (trace := current.get()) is not None:
             trace.references = found
         return decode_responses.resolved(body, found)
@@ -178,13 +197,17 @@ class Gateway:
         if api == "chat":
             return await asyncio.to_thread(decode_chat.decode, body, caller.key_id) if large else decode_chat.decode(body, caller.key_id)
         previous = await self._previous(decode_responses.previous_id(body), caller)
-        given = (body, previous, caller.key_id)
+        if caller.memory is not None:
+            caller.memory.begin(previous)
+        given = (body, previous, caller.key_id, self.settings.server.open_responses or caller.memory is not None)
         return await asyncio.to_thread(decode_responses.decode, *given) if large else decode_responses.decode(*given)
 
     async def _previous(self, id: str | None, caller: Caller) -> tuple[Item, ...]:
         if id is None:
             return ()
-        chain = await self.store.chain(id, caller.key_id) if self.store is not None else None
+        chain = caller.memory.recall(id) if caller.memory is not None else None
+        if chain is None and self.store is not None:
+            chain = await self.store.chain(id, caller.key_id)
         if chain is None:
             raise ToolwireError("previous_response", f"Previous response with id '{id[:80]}' not found.", param="previous_response_id")
         if (trace := current.get()) is not None:

@@ -112,6 +112,8 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
         except ToolwireError:  # what the gateway refused to read is not read here either: nothing below runs out of stack, and all of it can be told
             out["raw"] = raw.decode("utf-8", "backslashreplace")
     out |= {"stored": trace.stored, "tools": asdict(tools)}
+    if trace.decoded is not None and trace.decoded.open_responses:
+        out["open_responses"] = True
     out["offers"] = [{"strategy": strategy, "capabilities": _differing(able)} for strategy, able in trace.offers]
     if trace.previous is not None:
         out["previous"] = json.loads(encode_items(trace.previous))

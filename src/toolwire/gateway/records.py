@@ -11,6 +11,7 @@ from toolwire.turn import Api, Turn
 if TYPE_CHECKING:
     from toolwire.gateway.contents import Contents
     from toolwire.gateway.keys import KeyGrant
+    from toolwire.gateway.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Caller:
     key_name: str = ""
     trace_parent: str = ""
     """The caller's own span, as W3C's `traceparent` says it."""
+    memory: Memory | None = None
+    """What the caller's connection remembers, where it is one that does."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.config import JournalSettings, ParkedSettings, ServerSettings, Settings, ToolSettings
+from toolwire.decode.responses import SUMMARY_OF
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError, error_object
 from toolwire.events import Failure
@@ -23,6 +24,7 @@ from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.items import decode_items
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.gateway.recording import Recording, RecordingError, event_of
+from toolwire.gateway.seals import Seals
 from toolwire.gateway.store import Store
 from toolwire.ids import IdFactory
 from toolwire.turn import ImagePart, Item, Message, Result, Turn
@@ -89,6 +91,7 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         clock=_clock(recording.end["clock"]),
     )
     gateway.images = cast(ImageFetcher, _OldImages(request.get("images") or {}, None if played.runs else played.failure))
+    gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
     told: list[str] = []
@@ -127,7 +130,8 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
 def _settings(recording: Recording) -> Settings:
     known = {one.name for one in fields(ToolSettings)}
     tools = ToolSettings(**{name: value for name, value in recording.request.get("tools", {}).items() if name in known})
-    server = ServerSettings(commit_after_s=0 if recording.end.get("committed") else 3600)
+    commit_after_s, is_open = 0 if recording.end.get("committed") else 3600, bool(recording.request.get("open_responses"))
+    server = ServerSettings(commit_after_s=commit_after_s, open_responses=is_open)
     return Settings(server=server, tools=tools, parked=ParkedSettings(max_per_key=0), journal=JournalSettings(contents="off"))
 
 
@@ -316,6 +320,17 @@ class _OldImages:
             return replace(one, parts=tuple(parts))
 
         return replace(turn, items=tuple(map(item, turn.items))) if self._fetched else turn
+
+
+class _OldSeals:
+    """The summaries that were opened then."""
+
+    def __init__(self, references: dict[str, Any]) -> None:
+        self._references = references
+
+    async def open(self, sealed: str, key_id: str) -> str | None:
+        item = self._references.get(sealed)
+        return None if item is None else str(item["content"][0]["text"]).removeprefix(SUMMARY_OF)
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------------------------------------

@@ -102,6 +102,9 @@ class Run:
 
     async def _events(self, plan: Plan, backend: Backend, choice: int) -> AsyncGenerator[tuple[int, Batch], None]:
         """What one choice of the answer is made of. A backend that refuses tools, and knows another way from then on, is asked again in that way."""
+        if self.turn is not None and not self.turn.generate:
+            yield choice, [Usage(0, 0), Finish("stop")]
+            return
         while True:
             refused = False
             policy = Policy(plan.rules)

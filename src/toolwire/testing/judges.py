@@ -58,7 +58,7 @@ class OpenApiJudge:
         return [problem for position, frame in enumerate(frames) for problem in self._frame(frame, api, position)]
 
     def body(self, body: dict[str, Any], api: Api) -> list[Problem]:
-        return self.validate(body, "CreateChatCompletionResponse") if api == "chat" else self.validate(_without_null_description(body), "Response")
+        return self.validate(body, "CreateChatCompletionResponse") if api == "chat" else self.validate(_without_nulls(body), "Response")
 
     def error(self, body: dict[str, Any], position: int = -1) -> list[Problem]:
         return self.validate(body, "ErrorResponse", position)
@@ -72,7 +72,7 @@ class OpenApiJudge:
         if schema is None:
             return [Problem("openapi", f"no event is named {frame.get('type')!r}", position)]
         if isinstance(frame.get("response"), dict):
-            frame = {**frame, "response": _without_null_description(frame["response"])}
+            frame = {**frame, "response": _without_nulls(frame["response"])}
         return self.validate(frame, schema, position)
 
     def validate(self, value: object, schema: str, position: int = -1) -> list[Problem]:
@@ -143,8 +143,11 @@ def _without_custom_calls(choice: Any) -> Any:
     return {**choice, "delta": {**delta, "tool_calls": [call for call in calls if not (isinstance(call, dict) and "custom" in call)]}}
 
 
-def _without_null_description(response: dict[str, Any]) -> dict[str, Any]:
-    """`text.format.description: null` is what OpenAI's own API echoes, though its schema has only a string there."""
+def _without_nulls(response: dict[str, Any]) -> dict[str, Any]:
+    """`text.format.description: null` is what OpenAI's own API echoes, though its schema has only a string there. `usage: null` is what Open
+    Responses demands, with penalties that OpenAI's schema does not have."""
+    if "presence_penalty" in response and response.get("usage", 0) is None:
+        response = {key: value for key, value in response.items() if key != "usage"}
     text = response.get("text")
     form = text.get("format") if isinstance(text, dict) else None
     if not isinstance(text, dict) or not isinstance(form, dict) or form.get("description", "") is not None:

@@ -2,6 +2,7 @@
 
 Rules: OPTIONS is answered before anything else, Host and Origin are judged before anything runs. Every answer carries its request id. Errors are
 OpenAI error objects, never HTML and never a traceback. A client that goes away cancels its run. Nothing is buffered: each block waits for the socket.
+WebSockets (`websocket.py`) are loaded with the first one.
 """
 
 from __future__ import annotations
@@ -38,20 +39,24 @@ from toolwire.surfaces.http.responses import Responses
 from toolwire.surfaces.http.siblings import Siblings
 from toolwire.surfaces.http.usage import Usage
 from toolwire.surfaces.web.routes import Pages
+from toolwire.turn import Api
 
 if TYPE_CHECKING:
     from toolwire.config import Settings
+    from toolwire.gateway.memory import Memory
     from toolwire.gateway.pipeline import Answer, Gateway
     from toolwire.gateway.store import Store
+    from toolwire.surfaces.http.websocket import Sockets
 
 EXCHANGE = "toolwire.exchange"
 EVERY_MODEL = ("*",)
-Api = Literal["chat", "responses"]
+Turns = Literal["chat", "responses", "compact"]
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 
-_TURN_PATHS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
-TURN_ROUTES: dict[str, Api] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
+_TURN_PATHS: dict[str, Turns] = {"chat/completions": "chat", "responses": "responses", "responses/compact": "compact"}
+TURN_ROUTES: dict[str, Turns] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
+SOCKET_PATHS = frozenset(path.encode() for path, api in TURN_ROUTES.items() if api == "responses")
 STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 OUTPUT_MODES = {b"openai-json": "openai-json", b"obsidian-xml": "obsidian-xml"}
@@ -78,9 +83,11 @@ class App:
         self.keys = KeyRing(server.keys, server.admin_keys, settings.limits, records)
         self._gate = Gate(server, self.keys)
         self._keep_alive_s = settings.server.keep_alive_s
-        self._body_limit = int(settings.server.max_body_mb * 1024 * 1024)
-        self._room = Room(self._body_limit)
+        self.body_limit = int(settings.server.max_body_mb * 1024 * 1024)
+        self.room = Room(self.body_limit)
         self._pace = Pace()
+        self.socket_paths = SOCKET_PATHS
+        self._sockets: Sockets | None = None
         self.slow_reader_s = settings.limits.slow_reader_s
         """For the protocol: how long a client may leave what it was sent unread; 0: for ever."""
         self._router = self._cold_routes(gateway, store)
@@ -104,6 +111,8 @@ class App:
         self.draining = True
         if self.pages is not None:
             self.pages.drain()
+        if self._sockets is not None:
+            self._sockets.drain()
         self._gateway.drain()
 
     async def close(self) -> None:
@@ -115,32 +124,52 @@ class App:
         await self.keys.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "http":
+            exchange = self.exchange(scope, receive, send)
+            if scope["method"] == "OPTIONS":
+                await exchange.reply_nothing()
+            else:
+                await self.handled(exchange, self._request(exchange, receive, send))
+        elif scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
+            await self._all_sockets().serve(scope, receive, send)
+        else:
             await self._other_protocol(scope, receive, send)
-            return
+
+    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        """A request as its client made it, whatever stood in between."""
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
         request_id = given_id.decode() if given_id is not None and REQUEST_ID.fullmatch(given_id) else random_id("req_")
-        method = scope["method"]
         scope[OWN] = (scope.get("scheme", "http"), scope.get("server"))
         if self._proxies and not (HOP in headers and self.forwarding is not None):
             scope = self._proxies.seen(scope, headers)
-        if method == "OPTIONS":
-            await Exchange(scope, receive, send, headers, request_id, self._gate.preflight(headers)).reply_nothing()
-            return
-        exchange = Exchange(scope, receive, send, headers, request_id, self._gate.cors(headers))
+        common = self._gate.preflight(headers) if scope["method"] == "OPTIONS" else self._gate.cors(headers)
+        return Exchange(scope, receive, send, headers, request_id, common)
+
+    def check_place(self, exchange: Exchange) -> None:
+        """Raises unless Host and Origin are allowed, and said once."""
+        headers = exchange.headers
+        if len(headers) != len(exchange.scope["headers"]):
+            _check_single(exchange.scope["headers"])
+        self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
+
+    async def _request(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        self.check_place(exchange)
+        headers = exchange.headers
+        if HOP in headers and self.forwarding is not None:
+            exchange.scope = self.forwarding.seals.opened(exchange)
+            settled(headers)
+        scope = exchange.scope
+        api = TURN_ROUTES.get(scope["path"])
+        if api is not None and scope["method"] == "POST":
+            await self.turn(api, exchange, receive)
+        else:
+            await self._cold(exchange, scope, receive, send)
+
+    async def handled(self, exchange: Exchange, work: Awaitable[None]) -> None:
+        """Whatever goes wrong in the work is an answer, and a line in the log."""
         try:
-            if len(headers) != len(scope["headers"]):
-                _check_single(scope["headers"])
-            self._gate.check_place(headers, scope.get("http_version", "1.1"))
-            if HOP in headers and self.forwarding is not None:
-                scope = exchange.scope = self.forwarding.seals.opened(exchange)
-                settled(headers)
-            api = TURN_ROUTES.get(scope["path"])
-            if api is not None and method == "POST":
-                await self._turn(api, exchange, receive)
-            else:
-                await self._cold(exchange, scope, receive, send)
+            await work
         except ToolwireError as error:
             if exchange.started:
                 raise  # half an answer is out: the server cuts the connection
@@ -150,19 +179,28 @@ class App:
         except (ClientGone, ClientDisconnect):
             pass
         except Exception:
-            log.exception("request %s failed", request_id)
+            log.exception("request %s failed", exchange.request_id)
             if exchange.started:
                 raise  # the server cuts the connection: a client must not take half an answer for a whole one
-            await self._refuse(exchange, Failure("server", f"The server had an error while processing your request (request {request_id})."))
+            told = f"The server had an error while processing your request (request {exchange.request_id})."
+            await self._refuse(exchange, Failure("server", told))
         finally:
             if not exchange.reached_gateway:
                 self.log.request(exchange)
 
+    def _all_sockets(self) -> Sockets:
+        if self._sockets is None:
+            from toolwire.surfaces.http.websocket import Sockets
+
+            self._sockets = Sockets(self, self.body_limit)
+        return self._sockets
+
     # --- turns -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _turn(self, api: Api, exchange: Exchange, receive: Receive) -> None:
+    async def turn(self, api: Turns, exchange: Exchange, receive: Receive, memory: Memory | None = None, here: bool = False) -> None:
+        """One turn. `memory` is what the client's connection remembers; `here`: no other node could serve it."""
         headers = exchange.headers
-        holder = await self._caller(exchange)
+        holder = await self.caller(exchange)
         grant = holder.grant
         if grant is not None and grant.limited:
             self._gateway.limits.check(holder.key_id, grant.limits)
@@ -173,12 +211,13 @@ class App:
         if mode is not None and mode.strip().lower() not in OUTPUT_MODES:
             raise ToolwireError("invalid_value", "Expected 'openai-json' or 'obsidian-xml'.", param="x-proxy-output-mode")
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
-        raw = await exchange.read_body(self._body_limit, self._room)
+        raw = await exchange.read_body(self.body_limit, self.room)
+        caller = self._caller_of(exchange, holder, output_mode, memory)
+        work = (await self._gateway.compaction(raw, caller)).answer() if api == "compact" else self._answer(api, exchange, raw, caller, here)
         exchange.reached_gateway = True
         watch = Watch(receive)
         try:
-            answer = await self.forwarding.answer(api, exchange, raw, holder.key_id) if self.forwarding is not None else None
-            answer = answer or await self._gateway.respond(api, raw, self._caller_of(exchange, holder, output_mode))
+            answer = await work
             if answer.stream is not None:
                 await self._stream(exchange, answer, answer.stream, watch)
             else:
@@ -191,6 +230,10 @@ class App:
                 await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
         finally:
             watch.stop()
+
+    async def _answer(self, api: Api, exchange: Exchange, raw: bytes, caller: Caller, here: bool) -> Answer:
+        passed = await self.forwarding.answer(api, exchange, raw, caller.key_id) if self.forwarding is not None and not here else None
+        return passed or await self._gateway.respond(api, raw, caller)
 
     async def _stream(self, exchange: Exchange, answer: Answer, stream: AsyncIterator[bytes], watch: Watch) -> None:
         self.metrics.streams_open.inc()
@@ -243,9 +286,9 @@ class App:
         api, method = TURN_ROUTES.get(path), scope["method"]
         if api is not None:
             if method == "POST":
-                await self._turn(api, exchange, receive)
+                await self.turn(api, exchange, receive)
             elif method == "HEAD":
-                await self._caller(exchange)
+                await self.caller(exchange)
                 await exchange.reply(200, [JSON], b"")
             else:
                 raise HTTPException(405, headers={"Allow": "HEAD, POST"})
@@ -255,7 +298,7 @@ class App:
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
         """The pages live in one worker: what happens there is told to every tab."""
-        raw = await exchange.read_body(self._body_limit, self._room)
+        raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(receive)
         try:
             await siblings.page(exchange, raw)
@@ -274,7 +317,7 @@ class App:
 
         await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
 
-    async def _caller(self, exchange: Exchange) -> KeyHolder:
+    async def caller(self, exchange: Exchange) -> KeyHolder:
         """Whose request this is. From here on every answer to it tells what the key has left."""
         holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder
@@ -282,15 +325,15 @@ class App:
             exchange.told = partial(self._gateway.limits.headers, holder.key_id, holder.grant.limits)
         return holder
 
-    def _caller_of(self, exchange: Exchange, holder: KeyHolder, output_mode: str | None) -> Caller:
+    def _caller_of(self, exchange: Exchange, holder: KeyHolder, output_mode: str | None, memory: Memory | None) -> Caller:
         parent = exchange.headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
-        return Caller(holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent)
+        return Caller(holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent, memory)
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that is told whose request it is, and is only reached by those who may ask."""
 
         async def checked(request: Request) -> Response:
-            return await endpoint(request, (await self._caller(request.scope[EXCHANGE])).key_id)
+            return await endpoint(request, (await self.caller(request.scope[EXCHANGE])).key_id)
 
         return checked
 
@@ -298,7 +341,7 @@ class App:
         """As `_keyed`, for an endpoint that needs to know what the key may do."""
 
         async def checked(request: Request) -> Response:
-            return await endpoint(request, await self._caller(request.scope[EXCHANGE]))
+            return await endpoint(request, await self.caller(request.scope[EXCHANGE]))
 
         return checked
 
@@ -314,7 +357,7 @@ class App:
         return Response(page, media_type=content_type)
 
     async def _other_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lifespan, for servers that start the application themselves; WebSockets are not spoken."""
+        """Lifespan, for servers that start the application themselves; no WebSocket has anything to say elsewhere."""
         if scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1000})
             return

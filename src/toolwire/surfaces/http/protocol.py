@@ -1,17 +1,20 @@
 """uvicorn's HTTP protocol with what it leaves out: limits for clients that send or read too slowly, and JSON where it would answer in plain text.
 
 Rules: a head that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`, ends the connection; so does a line of more than
-`MOST_PIPELINED` requests. What is written waits in a buffer of `HIGH_WATER` bytes and in as much of the kernel's, then the answer waits for its
+`MOST_PIPELINED` requests. A sound WebSocket handshake on a path that speaks it goes on in `socket_protocol.py`; any other upgrade is answered as the
+plain request it also is. What is written waits in a buffer of `HIGH_WATER` bytes and in as much of the kernel's, then the answer waits for its
 reader; a reader that takes nothing for `limits.slow_reader_s` is cut off, also when its answer is complete, and so is one whose machine is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import binascii
 import logging
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -44,6 +47,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _unread = 0
     _running: RequestResponseCycle | None = None
     _stalled_looks = 0
+    _upgraded = False
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
@@ -74,6 +78,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         began_before = self._in_head
         super().data_received(data)
+        if self._upgraded:
+            return
         if self._in_head:
             self._head_bytes = self._head_bytes + len(data) if began_before else 0
             if self._head_bytes > MAX_HEAD:
@@ -99,7 +105,23 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end(400, msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade (to WebSocket, to HTTP/2) is answered as the plain request it also is; nothing to warn of."""
+        """An upgrade (to HTTP/2, or a WebSocket where there is none) is answered as the plain request it also is; nothing to warn of."""
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Whether a handshake can succeed here. It never does behind another request's back: the answers would be mixed."""
+        paths = getattr(self.config.app, "socket_paths", ())
+        return self.url.partition(b"?")[0] in paths and self.scope["method"] == "GET" and self._is_idle() and _is_handshake(self.scope["headers"])
+
+    def handle_websocket_upgrade(self) -> None:
+        from toolwire.surfaces.http.socket_protocol import GuardedSocket
+
+        self._upgraded = True
+        self._stop_head_timer()
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+        self.ws_protocol_class = GuardedSocket
+        super().handle_websocket_upgrade()
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -166,10 +188,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _all_unread(self) -> int:
         """With what the kernel holds: there a slow reader's progress shows first."""
-        return self.transport.get_write_buffer_size() + _in_kernel(self.transport.get_extra_info("socket"))
+        return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
 
 
-def _in_kernel(connection: Any) -> int:
+def _is_handshake(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    found = {name: value for name, value in headers if name.startswith(b"sec-websocket-")}
+    try:
+        key = binascii.a2b_base64(found.get(b"sec-websocket-key", b""), strict_mode=True)
+    except binascii.Error:
+        return False
+    return len(key) == 16 and found.get(b"sec-websocket-version", b"").strip() == b"13"
+
+
+def in_kernel(connection: Any) -> int:
     """Bytes that the client has not taken yet; 0 where the system does not say."""
     if sys.platform != "linux" or connection is None:
         return 0

@@ -37,6 +37,7 @@ from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+PING_EVERY_S = 20.0
 CANCEL_WITHIN_S = 3.0
 COLLECT_AFTER = (20_000, 20, 20)
 FORCED = 130
@@ -249,7 +250,11 @@ class DrainingServer(Server):
             Config(
                 app,
                 http=GuardedProtocol,
-                ws="none",
+                ws="none",  # the protocol loads it with the first handshake
+                ws_max_size=app.body_limit,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=None,
+                ws_per_message_deflate=False,  # it would cost each connection more memory than all else
                 lifespan="off",
                 interface="asgi3",
                 log_config=None,

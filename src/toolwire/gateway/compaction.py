@@ -1,0 +1,159 @@
+"""A long conversation made short: POST /v1/responses/compact.
+
+    request ── decode ──▶ items ── the same model, asked for a summary, by the usual pipeline ──▶ what people said · the summary, sealed · open calls
+
+Rules:
+- The messages of user, system and developer stay as they are. What the model said, called and was told becomes the summary.
+- Calls that wait for a result stay as they are, with the rest of their group, behind the summary: their results can still be sent.
+- The summary is asked for as any turn is: same key, limits, journal and usage. Nothing of it is stored; the item holds all there is.
+- A summary comes back as what the model said before, never with the weight of an instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from toolwire.decode.fields import missing
+from toolwire.decode.history import NO_RESULT
+from toolwire.encode.sse import encode
+from toolwire.errors import ToolwireError
+from toolwire.gateway.records import Answer, Caller
+from toolwire.ids import IdFactory
+from toolwire.turn import Call, ImagePart, Item, Message, Part, Reasoning, Result, TextPart
+
+if TYPE_CHECKING:
+    from toolwire.gateway.pipeline import Gateway
+
+PASSED = (
+    "model",
+    "instructions",
+    "previous_response_id",
+    "reasoning",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "safety_identifier",
+    "user",
+)
+"""What the request for a summary has of the client's own request. The rest says nothing about a summary."""
+ASKED = (
+    "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with it. The messages of the user are kept, "
+    "everything else is replaced by your notes. Say what was asked for and what was decided; what has been done, with the names, numbers, paths and "
+    "results that still matter; what was found out; what is not done yet, and what comes next. Call no tools and answer nothing: write the notes "
+    "only."
+)
+INSTRUCTIONS = frozenset({"user", "system", "developer"})
+
+
+class Compaction:
+    """A request to compact that has been read and found sound."""
+
+    def __init__(self, gateway: Gateway, body: dict[str, Any], items: Sequence[Item], caller: Caller) -> None:
+        self._gateway = gateway
+        self._body = body
+        self._items = items
+        self._caller = caller
+
+    async def answer(self) -> Answer:
+        answer = await self._gateway.respond("responses", self._question(), self._caller)
+        response = msgspec.json.decode(answer.body or b"{}")
+        summary = _text(response)
+        if not summary:
+            raise ToolwireError("backend", "The model wrote no summary of the conversation.")
+        ids = self._gateway.ids
+        sealed = await self._gateway.seals.seal(summary, self._caller.key_id)
+        told = {
+            "id": ids("resp_"),
+            "object": "response.compaction",
+            "created_at": int(self._gateway.clock()),
+            "output": [
+                *(wire_item(item, ids) for item in self._items if isinstance(item, Message) and item.role in INSTRUCTIONS),
+                {"id": ids("cmp_"), "type": "compaction", "encrypted_content": sealed},
+                *(wire_item(item, ids) for item in open_group(self._items)),
+            ],
+            "usage": response["usage"],
+        }
+        return Answer(answer.headers, encode(told))
+
+    def _question(self) -> bytes:
+        given = self._body.get("input")
+        before = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
+        asked = {name: self._body[name] for name in PASSED if self._body.get(name) is not None}
+        return encode({**asked, "input": [*before, {"role": "user", "content": ASKED}], "store": False, "stream": False})
+
+
+def check_input(body: dict[str, Any]) -> None:
+    """Raises where there is nothing to compact."""
+    if not body.get("input") and not body.get("previous_response_id"):
+        raise missing("input")
+
+
+def _text(response: dict[str, Any]) -> str:
+    parts = (part for item in response["output"] if item["type"] == "message" for part in item["content"])
+    return "".join(part["text"] for part in parts if part["type"] == "output_text").strip()
+
+
+def open_group(items: Sequence[Item]) -> list[Item]:
+    """The calls at the end with what belongs to them, if any still waits for its result. `items` are paired."""
+    start = len(items)
+    while start and not isinstance(items[start - 1], Message):
+        start -= 1
+    group = [item for item in items[start:] if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
+    answered = {item.call_id for item in group if isinstance(item, Result)}
+    waiting = [place for place, item in enumerate(group) if isinstance(item, Call) and item.call_id not in answered]
+    if not waiting:
+        return []
+    first = waiting[0]  # results that came before its group have been told already
+    while first and not isinstance(group[first - 1], Result):
+        first -= 1
+    return group[first:]
+
+
+# --- items as the wire has them --------------------------------------------------------------------------------------------------------------
+
+
+def wire_item(item: Item, ids: IdFactory) -> dict[str, Any]:
+    if isinstance(item, Message):
+        return {
+            "id": ids("msg_"),
+            "type": "message",
+            "status": "completed",
+            "role": item.role,
+            "content": [_part(part) for part in item.parts],
+        }
+    if isinstance(item, Call):
+        custom = item.kind == "custom"
+        told = {"id": ids("ctc_" if custom else "fc_"), "type": "custom_tool_call" if custom else "function_call", "status": "completed"}
+        named = {"namespace": item.namespace} if item.namespace else {}
+        return {**told, "call_id": item.call_id, "name": item.name, **named, "input" if custom else "arguments": item.arguments}
+    if isinstance(item, Result):
+        kind = "custom_tool_call_output" if item.kind == "custom" else "function_call_output"
+        whole = item.parts[0].text if len(item.parts) == 1 and isinstance(item.parts[0], TextPart) else [_part(part) for part in item.parts]
+        return {"id": ids("fco_"), "type": kind, "status": "completed", "call_id": item.call_id, "output": whole}
+    return _reasoning(item, ids)
+
+
+def _reasoning(item: Reasoning, ids: IdFactory) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "id": item.id or ids("rs_"),
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": one} for one in item.summary],
+    }
+    if item.content:
+        out["content"] = [{"type": "reasoning_text", "text": one} for one in item.content]
+    if item.encrypted is not None:
+        out["encrypted_content"] = item.encrypted
+    return out
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "input_text", "text": part.text}
+    if isinstance(part, ImagePart):
+        held = {"image_url": part.url, "file_id": part.file_id}
+        return {"type": "input_image", "detail": part.detail or "auto", **{name: value for name, value in held.items() if value is not None}}
+    return dict(part.raw)

@@ -1,0 +1,351 @@
+"""The WebSocket way to /v1/responses: each message is a request, and each event of its answer is a message.
+
+    handshake ── place, key ──▶ messages ── in line ──▶ the POST route, one at a time ──▶ events
+
+Rules:
+- The connection is only another way in and out. A message becomes the very request that a POST would have been, with a request id of its own, and is
+  judged, limited, passed on, logged and counted as one; its key is looked up again.
+- One response is under way at a time. Messages that come meanwhile wait in line: `MOST_WAITING` of them, and no more bytes than one body may have.
+- Lanes (`stream_id`) name conversations; their messages wait in the same line, and what is said to them carries the lane's name.
+- The last response of a lane is remembered (`gateway/memory.py`), also where nothing is stored; such turns are served by the process that remembers.
+- Whatever is wrong with a message is one `error` event in its place in line, and the connection goes on. A frame that breaks the protocol ends it.
+- It ends after `LIFETIME_S`, or `IDLE_S` without a message, but never within a response; a server that drains closes it with 1012. A client that
+  goes away cancels its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter, deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from toolwire.decode import body as request_body
+from toolwire.encode.sse import encode
+from toolwire.errors import ToolwireError, error_object, status_of
+from toolwire.events import Failure
+from toolwire.gateway.memory import Memory
+from toolwire.ids import random_id
+from toolwire.surfaces.http.exchange import ClientGone, Exchange
+
+if TYPE_CHECKING:
+    from toolwire.surfaces.http.app import App
+
+LIFETIME_S = 3600.0
+IDLE_S = 1800.0
+MOST_WAITING = 16
+MOST_REFUSED = 256
+"""So many messages may be refused in line before the connection is given up."""
+MOST_PER_KEY = 256
+MOST_LANES, LONGEST_LANE = 32, 128
+NORMAL, GOING_AWAY, POLICY, FAULT, RESTART = 1000, 1001, 1008, 1011, 1012
+CREATE = "response.create"
+OWN_HEADERS = re.compile(rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop")
+"""Headers of the handshake that say nothing about its messages."""
+TOLD_HEADERS = re.compile(rb"x-request-id|retry-after(?:-ms)?|x-ratelimit-.*|x-should-retry")
+TOO_OLD = ToolwireError(
+    "invalid_request",
+    f"This connection has reached its limit of {LIFETIME_S / 60:g} minutes. Open a new one to go on.",
+    code="websocket_connection_limit_reached",
+).failure
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_event = msgspec.json.Decoder()
+_TRUE = msgspec.Raw(b"true")
+
+
+class Sockets:
+    """All connections of a server."""
+
+    def __init__(self, app: App, body_limit: int) -> None:
+        self._app = app
+        self._body_limit = body_limit
+        self._open: set[Connection] = set()
+        self._by_key: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def drain(self) -> None:
+        for connection in self._open:
+            connection.drain()
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection, from its handshake to its end."""
+        scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
+        exchange = self._app.exchange({**scope, "method": "GET", "scheme": scheme}, receive, partial(_refusing, send))
+        await self._app.handled(exchange, self._serve(exchange, receive, send))
+
+    async def _serve(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        self._app.check_place(exchange)
+        key_id = (await self._app.caller(exchange)).key_id
+        if self._app.draining:
+            raise ToolwireError("overloaded", "The server is shutting down.", retry_after_s=1)
+        if self._by_key[key_id] >= MOST_PER_KEY:
+            raise ToolwireError("rate_limit", f"This key has {MOST_PER_KEY} WebSocket connections open, the most there may be.", retry_after_s=1)
+        await send({"type": "websocket.accept", "headers": exchange.common})
+        exchange.started, exchange.status = True, 101
+        connection = Connection(self._app, exchange, send, self._body_limit)
+        self._open.add(connection)
+        self._by_key[key_id] += 1
+        try:
+            await connection.run(receive)
+        finally:
+            self._open.discard(connection)
+            self._by_key[key_id] -= 1
+            if not self._by_key[key_id]:
+                del self._by_key[key_id]
+
+
+async def _refusing(send: Send, message: Message) -> None:
+    """An HTTP answer in place of the handshake's."""
+    await send({**message, "type": f"websocket.{message['type']}"})
+
+
+class Connection:
+    def __init__(self, app: App, exchange: Exchange, send: Send, body_limit: int) -> None:
+        self._app = app
+        self._send = send
+        self._body_limit = body_limit
+        self._memory = Memory()
+        self._lanes: set[str] = set()
+        self._line: deque[bytes | Failure] = deque()
+        self._waiting = 0
+        """Bytes in line …"""
+        self._refused = 0
+        """… and messages there that were refused."""
+        self._moved = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._draining = False
+        loop = asyncio.get_running_loop()
+        self._now, self._ends = loop.time, loop.time() + LIFETIME_S
+        headers = [(name, value) for name, value in exchange.scope["headers"] if not OWN_HEADERS.fullmatch(name)]
+        seen = {name: value for name, value in exchange.headers.items() if not OWN_HEADERS.fullmatch(name)}
+        self._scope: Scope = {**exchange.scope, "type": "http", "method": "POST", "headers": headers}
+        self._headers = seen
+
+    def drain(self) -> None:
+        """No more turns; the one that runs may end."""
+        self._draining = True
+        self._moved.set()
+
+    async def run(self, receive: Receive) -> None:
+        reader = asyncio.get_running_loop().create_task(self._read(receive))
+        code, reason = FAULT, "the server had an error"
+        try:
+            code, reason = await self._work()
+        except ClientGone:
+            pass
+        except asyncio.CancelledError:
+            code, reason = RESTART, "the server is shutting down"
+            raise
+        finally:
+            reader.cancel()
+            if not self._gone.is_set():
+                await self._close(code, reason)
+
+    async def _close(self, code: int, reason: str) -> None:
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+        except OSError:  # it went away meanwhile
+            self._gone.set()
+
+    # --- messages in ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _read(self, receive: Receive) -> None:
+        """Takes every message at once: who does not read would not see that the client is gone."""
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                break
+            if self._refused > MOST_REFUSED:
+                continue
+            self._line.append(self._taken(message.get("text")))
+            self._moved.set()
+        self._gone.set()
+        self._moved.set()
+
+    def _taken(self, text: str | None) -> bytes | Failure:
+        problem = ""
+        raw = b"" if text is None else text.encode()
+        if text is None:
+            problem = "Messages are JSON text; this one was binary."
+        elif len(self._line) - self._refused >= MOST_WAITING or self._waiting + len(raw) > self._body_limit:
+            problem = "Too many messages wait for the response that is under way. One response is made at a time; use several connections for more."
+        if problem:
+            self._refused += 1
+            return Failure("invalid_request" if text is None else "rate_limit", problem)
+        self._waiting += len(raw)
+        return raw
+
+    async def _work(self) -> tuple[int, str]:
+        """Answers what is in line until there is a reason to close."""
+        idle_until = self._now() + IDLE_S
+        while not self._gone.is_set():
+            if self._draining:
+                return await self._leave()
+            if self._now() >= self._ends:
+                await self._fail(TOO_OLD)
+                return GOING_AWAY, "the connection is too old"
+            if self._line:
+                await self._answer(self._line.popleft())
+                idle_until = self._now() + IDLE_S
+                if self._refused > MOST_REFUSED:
+                    return POLICY, "too many messages were refused"
+                continue
+            self._moved.clear()
+            try:
+                async with asyncio.timeout_at(min(self._ends, idle_until)):
+                    await self._moved.wait()
+            except TimeoutError:
+                if self._now() < self._ends:
+                    return GOING_AWAY, f"no message for {IDLE_S / 60:g} minutes"
+        return NORMAL, ""
+
+    async def _leave(self) -> tuple[int, str]:
+        """What still waits in line is told that it will not be answered."""
+        for _ in range(len(self._line)):
+            await self._fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
+        return RESTART, "the server is shutting down"
+
+    # --- a turn --------------------------------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, message: bytes | Failure) -> None:
+        if isinstance(message, Failure):
+            self._refused -= 1
+            await self._fail(message)
+            return
+        self._waiting -= len(message)
+        lane = ""
+        try:
+            members = _read_message(message)
+            lane = _lane(members)
+            self._enter(lane)
+        except ToolwireError as error:
+            await self._fail(error.failure, lane)
+            return
+        previous, unstored = _previous(members), bytes(members.get("store", b"")) == b"false"
+        here = unstored or (previous is not None and self._memory.recall(previous) is not None)
+        turn = _Turn(self, encode(members), lane)
+        exchange = Exchange(self._scope, turn.receive, turn.send, self._headers, random_id("req_"), [])
+        await self._app.handled(exchange, self._app.turn("responses", exchange, turn.receive, memory=self._memory, here=here))
+        if turn.failed and previous is not None:
+            self._memory.forget(previous)
+
+    def _enter(self, lane: str) -> None:
+        if lane and lane not in self._lanes:
+            if len(self._lanes) >= MOST_LANES:
+                told = f"This connection has {MOST_LANES} streams, the most there may be. Use one of them, or another connection."
+                raise ToolwireError("invalid_value", told, param="stream_id", code="websocket_stream_limit_reached")
+            self._lanes.add(lane)
+        self._memory.enter(lane)
+
+    async def told(self, text: str) -> None:
+        try:
+            await self._send({"type": "websocket.send", "text": text})
+        except OSError:  # uvicorn's word for a client that left
+            self._gone.set()
+            raise ClientGone from None
+
+    async def gone(self) -> None:
+        await self._gone.wait()
+
+    async def _fail(self, failure: Failure, lane: str = "") -> None:
+        await self.told(error_event(status_of(failure), error_object(failure)["error"], {}, lane))
+
+
+class _Turn:
+    """The HTTP request that a message stands for, as an application sees it."""
+
+    def __init__(self, connection: Connection, body: bytes, lane: str) -> None:
+        self._connection = connection
+        self._lane = lane
+        self._named = b'{"stream_id":%b,' % encode(lane) if lane else b""
+        self._body: bytes | None = body
+        self._status = 200
+        self._headers: dict[str, str] = {}
+        self._streams = False
+        self._answered: list[bytes] = []
+        self.failed = False
+
+    async def receive(self) -> Message:
+        body, self._body = self._body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._connection.gone()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._streams = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"])
+            self._headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"] if TOLD_HEADERS.fullmatch(name)}
+        elif self._streams:
+            for event in _events(message["body"]):
+                self.failed |= event.startswith(b'{"type":"response.failed"') or event.startswith(b'{"type":"error"')
+                await self._connection.told((self._named + event[1:] if self._named else event).decode())
+        else:
+            self._answered.append(message["body"])
+            if not message.get("more_body"):
+                self.failed = True
+                error = _event.decode(b"".join(self._answered))["error"]
+                await self._connection.told(error_event(self._status, error, self._headers, self._lane))
+
+
+def _events(block: bytes) -> Iterator[bytes]:
+    """The data of whole server-sent events; comments have none."""
+    for frame in block.split(b"\n\n"):
+        if not frame.startswith(b":"):
+            data = frame.partition(b"data: ")[2]
+            if data and data != b"[DONE]":
+                yield data
+
+
+def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
+    """The members of the request's body, each as the client wrote it."""
+    try:
+        members = _members.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        request_body.parse(raw)  # says what is wrong
+        raise ToolwireError("invalid_json", "We could not parse the JSON of your message.") from None
+    kind = members.pop("type", None)
+    if kind is None:
+        raise ToolwireError("missing", f"Missing required parameter: 'type'. Every message is a '{CREATE}'.", param="type")
+    if bytes(kind) != b'"response.create"' and _plain(kind) != CREATE:
+        raise ToolwireError("invalid_value", f"Invalid value for 'type'. The only message that is served here is '{CREATE}'.", param="type")
+    members["stream"] = _TRUE
+    return members
+
+
+def _lane(members: dict[str, msgspec.Raw]) -> str:
+    """The conversation that the message belongs to, taken out of the request; "" for the one without a name."""
+    given = members.pop("stream_id", None)
+    if given is None or bytes(given) == b"null":
+        return ""
+    lane = _plain(given)
+    if not isinstance(lane, str) or not 0 < len(lane) <= LONGEST_LANE:
+        raise ToolwireError("invalid_value", f"Invalid 'stream_id': expected a string of 1 to {LONGEST_LANE} characters.", param="stream_id")
+    return lane
+
+
+def _previous(members: dict[str, msgspec.Raw]) -> str | None:
+    found = _plain(members["previous_response_id"]) if "previous_response_id" in members else None
+    return found if isinstance(found, str) else None
+
+
+def _plain(raw: msgspec.Raw) -> Any:
+    try:
+        return _event.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def error_event(status: int, error: dict[str, Any], headers: dict[str, str], lane: str = "") -> str:
+    """The event that stands for an HTTP error, as the specification has it: a code is always there."""
+    told = {**error, "code": error.get("code") or error["type"], **({"headers": headers} if headers else {})}
+    return encode({"type": "error", "status": status, "error": told, **({"stream_id": lane} if lane else {})}).decode()
