@@ -201,6 +201,7 @@ COMMANDS = (
     Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.surfaces.terminal.cli"),
     Command("keys", "API keys with names, scopes and budgets", "toolwire keys add laptop", place="toolwire.surfaces.terminal.api_keys"),
     Command("replay", "run a turn of the journal again, and compare", "toolwire replay turn.jsonl", place="toolwire.surfaces.terminal.replay"),
+    Command("conform", "judge an endpoint's tool calling", "toolwire conform http://127.0.0.1:8788/v1", place="toolwire.conform.command"),
     Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
     Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
 )

@@ -181,6 +181,30 @@ def _told(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str
     return text, refusal, thought, calls, reason or ("tool_calls" if calls else "stop")
 
 
+@pytest.mark.check(
+    "chat.answers",
+    "chat.stream-is-body",
+    "chat.parallel",
+    "chat.text-and-call",
+    "chat.choice.none",
+    "chat.choice.auto",
+    "chat.choice.required",
+    "chat.choice.named",
+    "chat.choice.allowed",
+    "chat.parallel.off",
+    "chat.structured",
+    "chat.legacy",
+    "chat.usage.asked",
+    "responses.answers",
+    "responses.stream-is-body",
+    "responses.parallel",
+    "responses.text-and-call",
+    "responses.choice.required",
+    "responses.choice.named",
+    "responses.parallel.off",
+    "responses.structured",
+    "responses.custom",
+)
 @pytest.mark.parametrize(("scenario", "api", "strategy"), CASES)
 async def test_scenario(table: Any, judge: Judge, scenario: Scenario, api: Api, strategy: str) -> None:
     request = _request(scenario, api)
@@ -197,6 +221,7 @@ async def test_scenario(table: Any, judge: Judge, scenario: Scenario, api: Api, 
     assert _told(fold(raw, api), api)[:4] == expected[:4]
 
 
+@pytest.mark.check("chat.errors.in-stream", "responses.errors.in-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("strategy", ["native", "emulated"])
 async def test_a_failure_after_the_first_byte_is_told_in_the_stream(table: Any, judge: Judge, api: Api, strategy: str) -> None:
@@ -208,6 +233,7 @@ async def test_a_failure_after_the_first_byte_is_told_in_the_stream(table: Any, 
     assert b'"finish_reason":"stop"' not in raw and b"response.completed" not in raw
 
 
+@pytest.mark.check("chat.stream.finish", "responses.stream.final")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 async def test_a_failure_inside_a_call_never_finishes_as_a_call(table: Any, judge: Judge, api: Api) -> None:
     table.play('chunk 3\ncall f {"x": 1}\nfail backend gone')
@@ -216,6 +242,7 @@ async def test_a_failure_inside_a_call_never_finishes_as_a_call(table: Any, judg
     assert b'"finish_reason":"tool_calls"' not in raw and b"response.completed" not in raw
 
 
+@pytest.mark.check("chat.errors.before-stream", "responses.errors.before-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_failure_before_the_first_byte_is_an_http_error(table: Any, api: Api, stream: bool) -> None:
@@ -224,6 +251,7 @@ async def test_a_failure_before_the_first_byte_is_an_http_error(table: Any, api:
         await table.answer(api, {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "stream": stream})
 
 
+@pytest.mark.check("chat.errors.in-stream", "responses.errors.in-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_that_breaks_off_is_an_error_never_a_stop(table: Any, judge: Judge, api: Api, stream: bool) -> None:
@@ -238,6 +266,7 @@ async def test_a_run_that_breaks_off_is_an_error_never_a_stop(table: Any, judge:
     assert b"broke off" in raw
 
 
+@pytest.mark.check("chat.body.shape", "chat.stream.shape")
 @pytest.mark.parametrize("strategy", ["native", "emulated"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_n_choices_are_n_runs(table: Any, judge: Judge, strategy: str, stream: bool) -> None:
@@ -253,6 +282,7 @@ async def test_n_choices_are_n_runs(table: Any, judge: Judge, strategy: str, str
         judge.stream(await table.stream("chat", request), "chat", expected=body)
 
 
+@pytest.mark.check("chat.body.calls", "chat.stream.opener")
 async def test_a_custom_tool_on_chat_comes_back_as_a_custom_call(table: Any, judge: Judge) -> None:
     request = {"messages": [{"role": "user", "content": "?"}], "tools": [{"type": "custom", "custom": PATCH}]}
     for strategy in ("native", "emulated"):
@@ -261,6 +291,7 @@ async def test_a_custom_tool_on_chat_comes_back_as_a_custom_call(table: Any, jud
         assert body["choices"][0]["message"]["tool_calls"][0]["custom"] == {"name": "apply_patch", "input": "hello"}
 
 
+@pytest.mark.check("chat.stream.sse")
 async def test_stream_comments_carry_the_telemetry_before_the_last_event(table: Any) -> None:
     raw = (await table.play("call f\ncall g").stream("chat", {"messages": [{"role": "user", "content": "?"}], "tools": CHAT_TOOLS})).decode()
     blocks = [block for block in raw.split("\n\n") if block]

@@ -1,8 +1,9 @@
 """A model that does what a script says: deterministic, offline, and the default that `toolwire serve` shows a new user.
 
 With a script it plays the script's parts. Without one it is the demo model: it answers with text, calls the required, named or first fitting tool
-with minimal valid arguments, and tells what a tool's result said. With `tools = "emulated"` it is a model that knows nothing of tools: it reads the
-prompt it is given, like any text-only model, and writes its calls as text in the dialect named by `writes`.
+with minimal valid arguments, makes the calls that a request spells out (`Call the tool NAME with the arguments {…}`), and tells what a tool's result
+said. With `tools = "emulated"` it is a model that knows nothing of tools: it reads the prompt it is given, like any text-only model, and writes its
+calls as text in the dialect named by `writes`.
 """
 
 from __future__ import annotations
@@ -306,7 +307,13 @@ def demo(turn: Turn) -> Iterator[Step]:
     results = _last_results(turn)
     user = _words(next((item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None))
     tool = None if turn.tool_choice.mode == "none" or (results and turn.tool_choice.mode == "auto") else _choose(turn, user)
-    if tool is not None:
+    spelled = _spelled_out(turn, user) if tool is not None else []
+    if spelled:
+        first = _SAY_FIRST.search(user)
+        if first:
+            yield Step("raw", first[1])
+        yield from spelled
+    elif tool is not None:
         if tool.kind == "custom":
             yield Step("custom", user[:_ECHO], tool.name)
         else:
@@ -340,6 +347,19 @@ def _choose(turn: Turn, user: str) -> ToolSpec | None:
     asked = set(_split(user))
     fitting = next((tool for tool in tools if asked & set(_split(tool.name + " " + tool.description))), None)
     return fitting or (tools[0] if tools and turn.tool_choice.mode == "required" else None)
+
+
+_SAY_FIRST = re.compile(r'First write the sentence "([^"\n]{1,200})"')
+_CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[^{}\n]{0,500}\})")
+
+
+def _spelled_out(turn: Turn, user: str) -> list[Step]:
+    """The calls that a request spells out, of the tools that may be called."""
+    choice = turn.tool_choice
+    may = {tool.name for tool in turn.tools if tool.kind == "function" and (choice.allowed is None or tool.name in choice.allowed)}
+    may &= {choice.name} if choice.name else may
+    found = [(name, arguments) for name, arguments in _CALL_THIS.findall(user[:_ECHO]) if name in may and load_object(arguments) is not None]
+    return [Step("call", arguments, name) for name, arguments in found]
 
 
 def _split(text: str) -> list[str]:

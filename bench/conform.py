@@ -1,0 +1,152 @@
+"""`python -m bench.conform`: Toolwire and LiteLLM's proxy before the same upstream, judged by `toolwire conform`. Writes into docs/conform.md.
+
+The upstream is Toolwire's demo model, which passes every check itself: what fails before it is the gateway's own. LiteLLM is asked twice: once it
+knows that the upstream has both APIs, once it takes it for a server that has only chat completions and makes Responses itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.process import HERE, WORK, Process, answers, free_port
+from bench.targets import ALL_CORES, AUTHORIZATION, KEY
+from toolwire.conform.catalogue import CATALOGUE
+from toolwire.conform.engine import Outcome, conform
+from toolwire.conform.probe import Probe
+from toolwire.conform.report import score, summary
+from toolwire.surfaces.terminal.shown import one_line
+
+PAGE = HERE.parent / "docs" / "conform.md"
+BEGIN, END = "<!-- results: written by python -m bench.conform -->", "<!-- end of the results -->"
+CODEX = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "codex"
+MODELS = {"native": "native", "emulated": "emulated", "parked": "parked", "gpt-5.5": "native"}
+ROUTES = {"LiteLLM, Responses passed on": "openai/native", "LiteLLM, Responses made from chat": "deepseek/native"}
+START_S = 120.0
+SEEN = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    title: str
+    version: str
+    outcome: Outcome
+
+
+def toolwire(name: str, models: str, env: dict[str, str] | None = None) -> tuple[Process, int]:
+    home = WORK / f"conform-{name}"
+    home.mkdir(parents=True, exist_ok=True)
+    path, port = home / "toolwire.toml", free_port()
+    path.write_text(f'[server]\nkeys = ["{KEY}"]\n[store]\nurl = "sqlite:///{home / "conform.db"}"\n{models}')
+    command = [sys.executable, "-m", "toolwire", "serve", "--config", str(path), "--port", str(port)]
+    return _ready(Process(command, core=ALL_CORES, log=f"conform-{name}", env=env, cwd=home), port)
+
+
+def litellm(upstream: int, model: str) -> tuple[Process, int]:
+    parameters = {"model": model, "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": KEY}
+    settings = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
+    config = {
+        "model_list": [{"model_name": "native", "litellm_params": parameters}],
+        "litellm_settings": settings,
+        "general_settings": {"master_key": KEY, "disable_spend_logs": True},
+    }
+    path, port = WORK / "conform-litellm.json", free_port()
+    path.write_text(json.dumps(config))  # JSON is YAML
+    command = [str(WORK / "litellm" / "bin" / "litellm"), "--config", str(path), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
+    return _ready(Process(command, core=ALL_CORES, log="conform-litellm", env=env, cwd=WORK), port)
+
+
+def _ready(process: Process, port: int) -> tuple[Process, int]:
+    try:
+        process.wait_until(lambda: answers(port, "/v1/models", AUTHORIZATION), START_S)
+    except RuntimeError:
+        process.stop()
+        raise
+    return process, port
+
+
+async def judged(port: int, model: str) -> Outcome:
+    async with Probe(f"http://127.0.0.1:{port}/v1", KEY) as probe:
+        return await conform(probe, model, CATALOGUE)
+
+
+def run() -> list[Judged]:
+    models = "".join(f'[models."{name}"]\nbackend = "scripted"\ntools = "{tools}"\n' for name, tools in MODELS.items())
+    upstream, port = toolwire("upstream", models)
+    own, out = version("toolwire"), []
+    try:
+        for name in ("native", "emulated", "parked"):
+            out.append(Judged(f"Toolwire, {name}", own, asyncio.run(judged(port, name))))
+        if CODEX.exists():
+            provider = f'provider = {{ base_url = "http://127.0.0.1:{port}/v1", env_key = "CONFORM_KEY", name = "demo" }}\n'
+            model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{WORK / "conform-codex-home"}"\nmodel = "gpt-5.5"\n'
+            release = subprocess.run([str(CODEX), "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+            out.append(
+                _one("Toolwire, the real Codex", f"{own}, Codex {release}", "codex", *toolwire("codex", model + provider, {"CONFORM_KEY": KEY}))
+            )
+        if (WORK / "litellm" / "bin" / "litellm").exists():
+            for title, route in ROUTES.items():
+                out.append(_one(title, _litellm_version(), "native", *litellm(port, route)))
+    finally:
+        upstream.stop()
+    return out
+
+
+def _one(title: str, release: str, model: str, process: Process, port: int) -> Judged:
+    try:
+        return Judged(title, release, asyncio.run(judged(port, model)))
+    finally:
+        process.stop()
+
+
+def _litellm_version() -> str:
+    [folder] = (WORK / "litellm" / "lib").glob("python*/site-packages/litellm-*.dist-info")
+    return folder.name.removeprefix("litellm-").removesuffix(".dist-info")
+
+
+def section(results: list[Judged]) -> str:
+    lines = ["| endpoint | version | score | pass | fail | not run |", "|---|---|---|---|---|---|"]
+    for one in results:
+        counts = [one.outcome.count(result) for result in ("pass", "fail", "not-run")]
+        lines.append(f"| {one.title} | {one.version} | {score(one.outcome)} % | {' | '.join(map(str, counts))} |")
+    for one in results:
+        rows = [finding for finding in one.outcome.findings if finding.verdict.result != "pass"]
+        if rows:
+            lines += ["", f"### {one.title}, {one.version}", "", f"{summary(one.outcome)}.", "", "| check | what was seen |", "|---|---|"]
+            lines += [
+                f"| `{finding.check.id}`{_level(finding.check.level)} | {_cell(finding.verdict.result, finding.verdict.seen)} |" for finding in rows
+            ]
+    return "\n".join(lines)
+
+
+def _level(level: str) -> str:
+    return " ○" if level == "optional" else ""
+
+
+def _cell(result: str, seen: str) -> str:
+    return ("not run: " if result == "not-run" else "") + one_line(seen, SEEN).replace("|", "\\|").replace("`", "'")
+
+
+def main() -> int:
+    text = PAGE.read_text("utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        print("docs/conform.md lacks the marks of its results", file=sys.stderr)
+        return 2
+    results = run()
+    for one in results:
+        print(f"{one.title} {one.version}: {summary(one.outcome)}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{section(results)}\n\n{END}{after}", "utf-8")
+    print(f"written: {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

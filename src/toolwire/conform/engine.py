@@ -1,0 +1,137 @@
+"""Asks each question once and judges each check by what came back.
+
+Questions that a check needs are asked when it is its turn, and kept for the checks after it. A family whose path is not there (HTTP 404, 405 or 501
+without an error about the model) is told once. An endpoint that runs into the time limit several times in a row is not asked any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolwire.conform.check import Check
+from toolwire.conform.exchange import Exchange, Request, mapping, mappings
+from toolwire.conform.judging import Verdict
+from toolwire.conform.probe import Probe
+from toolwire.conform.questions import PATHS, QUESTIONS, Question
+
+ABSENT = (404, 405, 501)
+MOST_TIMEOUTS = 3
+
+
+class NothingToJudge(Exception):
+    """The run can not begin; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`absent`: not run because the endpoint does not have the API at all."""
+
+    check: Check
+    verdict: Verdict
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`absent`: the families that the endpoint does not have, and what it said."""
+
+    base: str
+    model: str
+    findings: tuple[Finding, ...]
+    absent: Mapping[str, str]
+    requests: int
+
+    def count(self, result: str, level: str = "") -> int:
+        return sum(finding.verdict.result == result and level in ("", finding.check.level) for finding in self.findings)
+
+
+class Engine:
+    def __init__(self, probe: Probe, model: str) -> None:
+        self._probe = probe
+        self._model = model
+        self._exchanges: dict[str, Exchange] = {}
+        self._timeouts = 0
+
+    async def judge(self, check: Check) -> Verdict:
+        for name in check.asks:
+            await self._exchange(name)
+        if self._timeouts >= MOST_TIMEOUTS and any(self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks):
+            return Verdict("not-run", f"asked no more: {self._timeouts} answers in a row ran into the time limit")
+        try:
+            return check.judge([self._exchanges[name] for name in check.asks])
+        except Exception as error:  # whatever an endpoint sends, the run goes on
+            first = self._exchanges[check.asks[0]]
+            return Verdict("fail", f"the answer can not be judged: {type(error).__name__}", first.question, first.excerpt())
+
+    async def _exchange(self, name: str) -> Exchange:
+        if name not in self._exchanges:
+            question = QUESTIONS[name]
+            earlier = {other: await self._exchange(other) for other in question.after}
+            self._exchanges[name] = await self._asked(question, earlier)
+        return self._exchanges[name]
+
+    async def _asked(self, question: Question, earlier: Mapping[str, Exchange]) -> Exchange:
+        request = question.build(self._model, earlier)
+        if request is None:
+            because = next((exchange.wanting for exchange in earlier.values() if exchange.wanting), "the answer before it has not what this needs")
+            return Exchange(question.name, question.family, Request(""), wanting=because)
+        if self._timeouts >= MOST_TIMEOUTS:
+            return Exchange(question.name, question.family, request)
+        best: Exchange | None = None
+        for attempt, way in enumerate(question.ways, 1):
+            tried = request.but(**way) if way else request
+            exchange = replace(await self._probe.ask(question.name, question.family, tried), attempts=attempt)
+            self._timeouts = self._timeouts + 1 if exchange.late else 0
+            if exchange.late:
+                return exchange
+            if exchange.ok and (question.done is None or question.done(exchange)):
+                return exchange
+            best = exchange if best is None or exchange.ok or not best.ok else best
+        assert best is not None
+        if question.done is None or not best.ok:
+            return best
+        return replace(best, wanting=f"the model would not {question.wants}, in {len(question.ways)} attempts", attempts=len(question.ways))
+
+
+async def choose_model(probe: Probe, model: str) -> str:
+    """The model that is asked for, or the first that the endpoint lists. Raises where the endpoint can not be reached or lists none."""
+    exchange = await probe.ask("http.models", "http", Request("/models", method="GET"))
+    if exchange.status == 0:
+        raise NothingToJudge(f"{exchange.trouble}")
+    if model:
+        return model
+    entries = mappings(mapping(exchange.json).get("data"))
+    first = next((entry["id"] for entry in entries if isinstance(entry.get("id"), str) and entry["id"]), "")
+    if not first:
+        raise NothingToJudge(f"/models lists no model ({exchange.refusal if not exchange.ok else 'HTTP 200'}); name one with --model")
+    return first
+
+
+async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[Finding], Any] | None = None) -> Outcome:
+    """Judges the endpoint by the checks, in their order. `heard` is told of each finding as it is made."""
+    absent = {family: said for family in ("chat", "responses") if (said := await _absent(probe, family, model, checks))}
+    if len(absent) == len({check.family for check in checks} & {"chat", "responses"}) == 2:
+        raise NothingToJudge(f"neither API is there: {'; '.join(absent.values())}")
+    engine = Engine(probe, model)
+    findings = []
+    for check in checks:
+        missing = absent.get(check.family, "")
+        findings.append(Finding(check, Verdict("not-run", missing), True) if missing else Finding(check, await engine.judge(check)))
+        if heard is not None:
+            heard(findings[-1])
+    return Outcome(probe.base, model, tuple(findings), absent, probe.requests)
+
+
+async def _absent(probe: Probe, family: str, model: str, checks: Sequence[Check]) -> str:
+    """Why the API can not be judged, if it is not there. Asked with a request that is refused anywhere else."""
+    if not any(check.family == family for check in checks):
+        return ""
+    path = PATHS[family]
+    exchange = await probe.ask(f"{family}.there", "http", Request(path, {"model": model}))
+    if exchange.status not in ABSENT:
+        return ""
+    # a server that has the path answers a lone {} with something else than 404
+    again = await probe.ask(f"{family}.there", "http", Request(path, {}))
+    return f"the endpoint has no {path}: HTTP {again.status}" if again.status in ABSENT else ""

@@ -1,0 +1,193 @@
+"""A request and what came back, read as a client reads it. Pure; whatever an endpoint sends, reading it never raises."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from toolwire.judge import Frame, fold, split_sse
+from toolwire.turn import Api
+
+Family = Literal["http", "chat", "responses"]
+EXCERPT = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`body`: what becomes JSON, or the bytes as they are. `leave` hangs up after the first bytes of the answer. `bare`: without the key."""
+
+    path: str
+    body: Any = None
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    leave: bool = False
+    bare: bool = False
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        return self.body if isinstance(self.body, dict) else {}
+
+    def but(self, **changes: Any) -> Request:
+        """With other fields in its body; None takes one away."""
+        merged = {key: value for key, value in {**self.asked, **changes}.items() if value is not None}
+        return replace(self, body=merged)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCall:
+    """A call as a client has it in hand. Legacy calls have no id."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def object(self) -> Any:
+        try:
+            return json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the answer means to a client, whichever API and form it came in."""
+
+    text: str
+    calls: tuple[SeenCall, ...]
+    finish: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """`trouble`: why there is no whole answer; `late`: because of the time limit. `wanting`: what the model was asked for and would
+    not do, in as many attempts as there were.
+
+    `status` 0: nothing came."""
+
+    question: str
+    family: Family
+    request: Request
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: bytes = b""
+    trouble: str = ""
+    wanting: str = ""
+    attempts: int = 1
+    late: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300 and not self.trouble
+
+    @property
+    def streamed(self) -> bool:
+        return self.request.asked.get("stream") is True
+
+    @property
+    def api(self) -> Api:
+        return "responses" if self.family == "responses" else "chat"
+
+    @property
+    def legacy(self) -> bool:
+        return "functions" in self.request.asked
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @cached_property
+    def json(self) -> Any:
+        """The body, or None where it is no JSON."""
+        try:
+            return json.loads(self.raw)
+        except (ValueError, RecursionError):
+            return None
+
+    @cached_property
+    def frames(self) -> list[Frame]:
+        return split_sse(self.raw)[0]
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The answer in the shape of a body: the body itself, or the fold of the stream. {} where there is none."""
+        if not self.ok:
+            return {}
+        if not self.streamed:
+            return self.json if isinstance(self.json, dict) else {}
+        try:
+            return fold(self.raw, self.api)
+        except (RecursionError, TypeError, ValueError):
+            return {}
+
+    @cached_property
+    def answer(self) -> Answer:
+        return _read_chat(self.body) if self.api == "chat" else _read_responses(self.body)
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        return tuple(call.name for call in self.answer.calls)
+
+    def excerpt(self, position: int = -1) -> str:
+        """The frame at the position as it came, or the beginning of the body."""
+        if self.streamed and 0 <= position < len(self.frames):
+            text = self.frames[position].data
+            return _short(text[max(text.find('"choices"'), 0) :])
+        return _short(self.raw[: 8 * EXCERPT].decode("utf-8", "replace"))
+
+    @property
+    def refusal(self) -> str:
+        """What an error says, in one sentence."""
+        error = self.json.get("error") if isinstance(self.json, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        return f"HTTP {self.status}: {message}" if isinstance(message, str) and message else f"HTTP {self.status}"
+
+
+def _short(text: str) -> str:
+    """The beginning of a frame, with what is long and says nothing (ids) cut."""
+    return _LONG.sub(lambda found: f"{found[0][:10]}…", text[: 8 * EXCERPT])[:EXCERPT]
+
+
+_LONG = re.compile(r"[\w-]{28,}")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _read_chat(body: Mapping[str, Any]) -> Answer:
+    choice = next(iter(mappings(body.get("choices"))), {})
+    message = mapping(choice.get("message"))
+    calls = [_chat_call(call) for call in mappings(message.get("tool_calls"))]
+    if isinstance(message.get("function_call"), dict):
+        calls.append(SeenCall("", text_of(message["function_call"].get("name")), text_of(message["function_call"].get("arguments"))))
+    return Answer(text_of(message.get("content")), tuple(calls), text_of(choice.get("finish_reason")), text_of(body.get("id")))
+
+
+def _chat_call(call: Mapping[str, Any]) -> SeenCall:
+    function = mapping(call.get("function"))
+    return SeenCall(text_of(call.get("id")), text_of(function.get("name")), text_of(function.get("arguments")))
+
+
+def _read_responses(body: Mapping[str, Any]) -> Answer:
+    items = mappings(body.get("output"))
+    parts = [part for item in items if item.get("type") == "message" for part in mappings(item.get("content"))]
+    calls = [
+        SeenCall(text_of(item.get("call_id")), text_of(item.get("name")), text_of(item.get("arguments", item.get("input"))))
+        for item in items
+        if item.get("type") in ("function_call", "custom_tool_call")
+    ]
+    return Answer("".join(text_of(part.get("text")) for part in parts), tuple(calls), text_of(body.get("status")), text_of(body.get("id")))

@@ -1,0 +1,138 @@
+"""Asks an endpoint over HTTP. Every exchange has a limit of time and of size; whatever goes wrong is said in one sentence, never raised.
+
+The key goes into the request and nowhere else: what comes back and names it is masked before anything looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import aiohttp
+from yarl import URL
+
+from toolwire.conform.exchange import Exchange, Family, Request
+
+LIMIT_S = 60.0
+MOST_BYTES = 2 * 1024 * 1024
+MOST_WAIT_S = 5.0
+MASK = "***"
+SHORTEST_SECRET = 4
+BUSY = (429, 503)
+
+
+class AddressError(ValueError):
+    """An address that can not be asked; one line that says why."""
+
+
+def base_of(address: str) -> str:
+    """The base of the API: an address without a path means `/v1` there."""
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"{shown(address)}: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise AddressError(f"{shown(address)}: expected an address such as http://127.0.0.1:8788/v1")
+    path = parts.path.rstrip("/")
+    for tail in ("/chat/completions", "/responses", "/models"):
+        path = path.removesuffix(tail)
+    return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
+
+
+def shown(address: str) -> str:
+    """The address without user, password and query: those may be secrets."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or address
+
+
+class Probe(AbstractAsyncContextManager["Probe"]):
+    def __init__(self, base: str, key: str = "", limit_s: float = LIMIT_S, most_bytes: int = MOST_BYTES) -> None:
+        self.base, self.limit_s, self.most_bytes = base, limit_s, most_bytes
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+        self.requests = 0
+
+    async def __aenter__(self) -> Probe:
+        # a new connection for each request: a server that breaks one must not fail the next check
+        connector = aiohttp.TCPConnector(force_close=True)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(self.limit_s, 10.0))
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True, trust_env=False)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, question: str, family: Family, request: Request) -> Exchange:
+        """One exchange; a server that says it is busy is asked once more, after the time it names."""
+        exchange = await self._once(question, family, request)
+        if exchange.status in BUSY and "retry-after" in exchange.headers:
+            await asyncio.sleep(_wait(exchange.headers["retry-after"]))
+            exchange = await self._once(question, family, request)
+        return exchange
+
+    async def _once(self, question: str, family: Family, request: Request) -> Exchange:
+        self.requests += 1
+        collected = _Collected()
+        try:
+            async with asyncio.timeout(self.limit_s):
+                await self._collect(request, collected)
+        except TimeoutError:
+            collected.late = True
+            collected.trouble = f"no {'end' if collected.status else 'answer'} after {self.limit_s:g} s"
+        except aiohttp.ClientConnectorError as error:
+            collected.trouble = f"could not connect: {error.os_error.strerror or error.os_error}"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            collected.trouble = f"the connection broke: {type(error).__name__}{': ' if str(error) else ''}{str(error)[:120]}"
+        headers = {name: self._masked(value) for name, value in collected.headers.items()}
+        raw = self._masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        return Exchange(question, family, request, collected.status, headers, raw, self._masked(collected.trouble), late=collected.late)
+
+    async def _collect(self, request: Request, collected: _Collected) -> None:
+        assert self._session is not None
+        headers = dict(request.headers)
+        if self._key and not request.bare:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = None
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+            data = request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
+        url = URL(self.base + quote(request.path, safe="/:@"), encoded=True)
+        async with self._session.request(request.method, url, data=data, headers=headers, allow_redirects=False) as response:
+            collected.status = response.status
+            collected.headers = {name.lower(): value for name, value in response.headers.items()}
+            async for block in response.content.iter_any():
+                collected.raw += block
+                if len(collected.raw) > self.most_bytes:
+                    collected.trouble = f"the answer is larger than {self.most_bytes} bytes"
+                    return
+                if request.leave:
+                    return
+
+    def _masked(self, text: str) -> str:
+        return text.replace(self._key, MASK) if len(self._key) >= SHORTEST_SECRET else text
+
+
+class _Collected:
+    """What has come so far, so that a limit loses nothing of it."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.raw = bytearray()
+        self.trouble = ""
+        self.late = False
+
+
+def _wait(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        return 1.0
+    return min(max(seconds, 0.0), MOST_WAIT_S) if math.isfinite(seconds) else 1.0

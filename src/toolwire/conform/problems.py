@@ -1,0 +1,99 @@
+"""What the wire judges say of an exchange, each departure under one topic, so that every topic belongs to one check. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+from toolwire.conform.exchange import Exchange
+from toolwire.conform.mend import Dropped, mend_body, mend_stream
+from toolwire.conform.questions import QUESTIONS, TOOL_NAMES
+from toolwire.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
+from toolwire.turn import Api
+
+SHAPE = ("missing_key", "wrong_value", "unknown_key")
+AS_SENT = (*SHAPE, "sse_syntax", "encoding", "unterminated_event", "event_name", "not_json")
+"""Codes that are looked for in the answer as it came; all others in the mended one."""
+
+OF_CALLS = ("call_shape", "call_id")
+"""In a stream, one delta of a call that is not understood makes the next look like an opener: these are told by mending."""
+
+SUBJECTS = {
+    **dict.fromkeys(("usage",), "usage_shape"),
+    **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details"), "usage_details"),
+    **dict.fromkeys(("error", "error body", "response.error"), "error_shape"),
+    **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
+}
+"""Misfits by the object they are found in; the rest is `shape`."""
+_SUBJECT = re.compile(r"(?P<name>.+?)(?: lacks '(?P<lacks>\w+)'| has the unknown key |\.(?P<key>\w+) must be | must be )")
+UNREADABLE = "unreadable"
+
+
+def problems_of(exchange: Exchange) -> tuple[tuple[str, Problem], ...]:
+    """Every departure with its topic, in the order in which a reader meets them."""
+    if not exchange.ok:
+        return ()
+    question = QUESTIONS.get(exchange.question)
+    tools = TOOL_NAMES if question is not None and question.tools else None
+    options = exchange.request.asked.get("stream_options")
+    usage = isinstance(options, dict) and options.get("include_usage") is True
+    judge = _stream if exchange.streamed else _body
+    return judge(exchange.raw, exchange.api, usage, exchange.legacy, tools)
+
+
+@lru_cache(maxsize=128)
+def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None) -> tuple[tuple[str, Problem], ...]:
+    try:
+        as_sent = judge_sse(raw, api, include_usage=usage, legacy=legacy, tools=tools, allow_done_on_responses=True)
+        as_sent = [problem for problem in as_sent if topic(problem) not in OF_CALLS]
+        made = mend_stream(split_sse(raw)[0], api)
+        judge = OrderJudge(api, include_usage=usage, legacy=legacy, tools=tools, allow_done_on_responses=True)
+        mended = [
+            replace(problem, position=position)
+            for frame, position in zip(made.frames, made.order, strict=True)
+            for problem in judge.feed(frame.data, frame.event)
+        ]
+        mended += judge.finish()
+    except Exception as error:  # a judge that an answer can break: the answer is what is wrong
+        return ((UNREADABLE, Problem(UNREADABLE, f"the stream can not be read: {type(error).__name__}")),)
+    return _sorted(as_sent, mended, made.problems, made.dropped)
+
+
+@lru_cache(maxsize=128)
+def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None) -> tuple[tuple[str, Problem], ...]:
+    try:
+        value = json.loads(raw)
+        if not isinstance(value, dict):
+            raise ValueError("no object")
+        as_sent = judge_body(value, api, legacy=legacy, tools=tools)
+        mended, slips, dropped = mend_body(value, api)
+        again = judge_body(mended, api, legacy=legacy, tools=tools)
+    except Exception as error:
+        return ((UNREADABLE, Problem(UNREADABLE, f"the body can not be read: {type(error).__name__}")),)
+    return _sorted(as_sent, again, slips, dropped)
+
+
+def _sorted(as_sent: list[Problem], mended: list[Problem], slips: list[Problem], dropped: Dropped) -> tuple[tuple[str, Problem], ...]:
+    kept = [problem for problem in as_sent if problem.code in AS_SENT and (problem.position, _key(problem)) not in dropped]
+    seen = dict.fromkeys([*slips, *kept, *mended])
+    return tuple((topic(problem), problem) for problem in sorted(seen, key=lambda problem: problem.position))
+
+
+def _key(problem: Problem) -> str:
+    """The key whose value is wrong, where it is one that says nothing: null or empty."""
+    found = _SUBJECT.match(problem.message) if problem.message.endswith((", not None", ", not []", ", not ''")) else None
+    return (found["key"] or "") if found is not None else ""
+
+
+def topic(problem: Problem) -> str:
+    """The code, but for misfits: those are told apart by what they are found in."""
+    if problem.code == "unknown_key" or problem.code not in SHAPE:
+        return problem.code
+    found = _SUBJECT.match(problem.message)
+    if found is None:
+        return "shape"
+    if found["name"] in ("call opener", "call") and "id" in (found["lacks"], found["key"]):
+        return "call_id"
+    return SUBJECTS.get(found["name"], "shape")

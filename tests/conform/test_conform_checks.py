@@ -1,0 +1,386 @@
+"""Every check of `toolwire conform` passes on Toolwire, and every one of them can fail: an endpoint with that one fault is told of it.
+
+`DAMAGES` has a row for each check. The manifest test sees to it that no check is without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from toolwire.conform.catalogue import BY_ID, CATALOGUE
+from toolwire.conform.engine import Outcome, conform
+from toolwire.conform.probe import Probe
+from toolwire.judge import DONE
+from toolwire.judge.damage import (
+    DROP,
+    Mutate,
+    cumulative_arguments,
+    field,
+    finish_wrong,
+    is_terminal,
+    other,
+    parse,
+    render,
+    structural,
+    text_after_finish,
+    typed,
+    without,
+)
+from toolwire.testing.nodes import Node
+from toolwire.testing.relay import Damage, DamagingRelay, Passing
+from toolwire.turn import Api
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("conform")]
+
+KEY = "sk-conform-of-the-tests"
+CODEX = Path(__file__).resolve().parents[1] / "codex" / "new" / "node_modules" / ".bin" / "codex"
+SETTINGS = f"""
+[server]
+keys = ["{KEY}"]
+[models.native]
+backend = "scripted"
+[models.emulated]
+backend = "scripted"
+tools = "emulated"
+[models.parked]
+backend = "scripted"
+tools = "parked"
+[models.constrained]
+backend = "scripted"
+tools = "constrained"
+[models."gpt-5.5"]
+backend = "scripted"
+"""
+
+
+@pytest.fixture(scope="module")
+def toolwire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    node = Node(tmp_path_factory.mktemp("toolwire"), SETTINGS).start()
+    yield node
+    node.end()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def relay(toolwire: Node) -> AsyncIterator[DamagingRelay]:
+    async with DamagingRelay(toolwire.url) as made:
+        yield made
+
+
+async def outcome_of(base: str, model: str, *ids: str) -> Outcome:
+    async with Probe(base, KEY, limit_s=30) as probe:
+        return await conform(probe, model, [BY_ID[id] for id in ids] if ids else CATALOGUE)
+
+
+def told(outcome: Outcome) -> list[str]:
+    return [
+        f"{one.check.id}: {one.verdict.result}: {one.verdict.seen} {one.verdict.excerpt}" for one in outcome.findings if one.verdict.result != "pass"
+    ]
+
+
+# --- they pass -----------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["native", "emulated", "parked", "constrained"])
+async def test_toolwire_passes_every_check(toolwire: Node, model: str) -> None:
+    outcome = await outcome_of(f"{toolwire.url}/v1", model)
+    assert told(outcome) == []
+    assert len(outcome.findings) == len(CATALOGUE)
+
+
+@pytest.mark.parametrize("tools", ["parked", "replay"])
+async def test_toolwire_before_the_real_codex_passes_every_check(toolwire: Node, tmp_path: Path, tools: str) -> None:
+    if not CODEX.exists() or shutil.which("node") is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("Codex is missing: npm ci --prefix tests/codex/new")
+    provider = f'{{ base_url = "{toolwire.url}/v1", env_key = "PROVIDER_KEY", name = "demo" }}'
+    model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{tmp_path / "codex"}"\nmodel = "gpt-5.5"\ntools = "{tools}"\n'
+    node = Node(tmp_path, f'[server]\nkeys = ["{KEY}"]\n{model}provider = {provider}\n', {"PROVIDER_KEY": KEY})
+    await asyncio.to_thread(node.start)
+    try:
+        outcome = await outcome_of(f"{node.url}/v1", "codex")
+    finally:
+        await asyncio.to_thread(node.end)
+    assert told(outcome) == []
+
+
+# --- they can fail -------------------------------------------------------------------------------------------------------------------------------
+
+
+def stream(mutate: Mutate) -> Damage:
+    """Damages every stream that it fits."""
+
+    def damage(passing: Passing) -> None:
+        frames = parse(passing.raw) if passing.streamed else None
+        mutated = mutate(frames) if frames else None
+        if mutated is not None:
+            passing.raw = render(mutated)
+
+    return damage
+
+
+def body(change: Callable[[dict[str, Any]], None], method: str = "POST") -> Damage:
+    """Damages every body that is not streamed."""
+
+    def damage(passing: Passing) -> None:
+        value = passing.json if passing.method == method else None
+        if isinstance(value, dict):
+            change(value)
+            passing.raw = json.dumps(value).encode()
+
+    return damage
+
+
+def where(test: Callable[[Passing], Any], status: int, answer: Any = None, content_type: str = "application/json") -> Damage:
+    """Another answer, where the test holds."""
+
+    def damage(passing: Passing) -> None:
+        if test(passing):
+            passing.answer(status, REFUSAL if answer is None else answer, content_type)
+
+    return damage
+
+
+def header(name: str, value: str | None, streamed: bool | None = None) -> Damage:
+    def damage(passing: Passing) -> None:
+        if streamed is None or passing.streamed is streamed:
+            passing.headers.pop(name, None)
+            if value is not None:
+                passing.headers[name] = value
+
+    return damage
+
+
+def raw(old: bytes, new: bytes, count: int = -1) -> Damage:
+    def damage(passing: Passing) -> None:
+        passing.raw = passing.raw.replace(old, new, count)
+
+    return damage
+
+
+def every(key: str, value: Any) -> Callable[[Any], None]:
+    """The key has this value, wherever it stands."""
+
+    def change(entry: Any) -> None:
+        for inner in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+            change(inner)
+        if isinstance(entry, dict) and key in entry:
+            entry[key] = value
+
+    return change
+
+
+def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """The value at a path of keys and indexes; DROP takes it away."""
+
+    def change(entry: Any) -> None:
+        *steps, last = path.split(".")
+        for step in steps:
+            entry = entry[int(step)] if step.isdigit() else entry.get(step, {})
+            if not entry:
+                return
+        if value is DROP:
+            entry.pop(last, None)
+        else:
+            entry[last] = value(entry.get(last)) if callable(value) else value
+
+    return change
+
+
+REFUSAL = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}}
+NO_OBJECT = where(lambda passing: passing.status >= 400, 400, {"detail": "no"})
+AS_STREAM = where(lambda passing: passing.status >= 400 and passing.asked.get("stream"), 200, b'data: {"error": "no"}\n\n', "text/event-stream")
+CALL = "choices.0.delta.tool_calls.0"
+CHAT_CALL = {"id": "call_new", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+FLAT_CALL = {
+    "type": "function_call",
+    "id": "fc_new",
+    "call_id": "call_new",
+    "status": "completed",
+    "name": "get_weather",
+    "arguments": '{"city":"Paris"}',
+}
+MARKUP = '<tool_call>{"name": "get_weather"}</tool_call>'
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+
+
+def calling(api: Api, legacy: bool = False) -> Damage:
+    """A call more than the model made."""
+
+    def change(value: dict[str, Any]) -> None:
+        if api == "responses":
+            value["output"] = [*value.get("output", ()), FLAT_CALL]
+        elif "choices" in value:
+            message = value["choices"][0]["message"]
+            message |= {"function_call": CHAT_CALL["function"]} if legacy else {"tool_calls": [*message.get("tool_calls", ()), CHAT_CALL]}
+
+    return body(change)
+
+
+def without_calls(api: Api) -> Damage:
+    def change(value: dict[str, Any]) -> None:
+        if api == "responses":
+            value["output"] = [item for item in value.get("output", ()) if item["type"] != "function_call"]
+        elif "choices" in value:
+            value["choices"][0]["message"].pop("tool_calls", None)
+
+    return body(change)
+
+
+def saying(api: Api, words: str) -> Damage:
+    """Other words than the model wrote."""
+
+    def change(value: dict[str, Any]) -> None:
+        if api == "chat":
+            at("choices.0.message.content", words)(value)
+        else:
+            part = {"type": "output_text", "text": words, "annotations": [], "logprobs": []}
+            message = {"id": "msg_new", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+            value["output"] = [message, *(item for item in value.get("output", ()) if item["type"] != "message")]
+
+    return body(change)
+
+
+def dying_after_a_stream() -> Damage:
+    gone: list[bool] = []
+
+    def damage(passing: Passing) -> None:
+        if passing.asked.get("stream"):
+            gone.append(True)
+        elif gone and passing.method == "POST":
+            passing.answer(500, REFUSAL)
+
+    return damage
+
+
+def same_ids(value: dict[str, Any]) -> None:
+    for item in value.get("output", ()):
+        if "call_id" in item:
+            item["call_id"] = item["id"]
+
+
+def says(passing: Passing, *words: str) -> bool:
+    return all(word in json.dumps(passing.asked) for word in words)
+
+
+def alike(api: Api) -> dict[str, Damage]:
+    """The faults that both APIs can have."""
+    chat = api == "chat"
+    result = '"role": "tool"' if chat else "function_call_output"
+    return {
+        "answers": where(lambda passing: passing.method == "POST" and "tools" not in passing.asked, 500),
+        "tools.answers": where(lambda passing: "tools" in passing.asked, 400),
+        "body.content-type": header("content-type", "text/plain", streamed=False),
+        "stream.content-type": header("content-type", "application/json", streamed=True),
+        "stream.sse": raw(b"data: {", b"data: x{", 1),
+        "call.arguments": body(every("arguments", "city=Paris")),
+        "call.arguments-fit": body(every("arguments", '{"town": 1}')),
+        "call.declared": body(every("name", "run_shell")),
+        "call.no-markup": saying(api, MARKUP),
+        "call.ids-fresh": body(every("id" if chat else "call_id", "call_0")),
+        "parallel": body(every("id", "call_0")),
+        "parallel.off": calling(api),
+        "text-and-call": stream(finish_wrong if chat else structural(without(typed("content_part.added")))),
+        "choice.none": calling(api),
+        "choice.auto": calling(api),
+        "choice.required": without_calls(api),
+        "choice.named": body(every("name", "get_weather")),
+        "choice.allowed": body(every("name", "get_weather")),
+        "loop": saying(api, "I do not know."),
+        "loop.clients": where(lambda passing: says(passing, result, '"type": "text"' if chat else "input_text"), 400),
+        "request.clients": where(lambda passing: says(passing, "developer"), 400),
+        "structured": saying(api, "Paris has many inhabitants."),
+        "stream-is-body": without_calls(api),
+        "errors.bad-json": NO_OBJECT,
+        "errors.unknown-model": NO_OBJECT,
+        "errors.bad-field": where(lambda passing: passing.status == 400, 200, {}),
+        "errors.before-stream": AS_STREAM,
+        "errors.in-stream": stream(lambda frames: frames[:-2]),
+        "disconnect": dying_after_a_stream(),
+    }
+
+
+DAMAGES: dict[str, Damage] = {
+    "http.models.list": body(at("data.0.owned_by", DROP), "GET"),
+    "http.models.one": body(at("id", "another"), "GET"),
+    "http.models.unknown": NO_OBJECT,
+    "http.cors.preflight": header("access-control-allow-headers", "content-type"),
+    "http.cors.answers": header("access-control-allow-origin", None),
+    "http.cors.errors": header("access-control-allow-origin", "https://elsewhere.example"),
+    "http.errors.no-key": where(lambda passing: passing.status == 401, 401, b"no", "text/plain"),
+    **{f"chat.{name}": damage for name, damage in alike("chat").items()},
+    "chat.body.shape": body(at("choices.0.logprobs", DROP)),
+    "chat.body.calls": body(at("choices.0.message.tool_calls.0.id", DROP)),
+    "chat.body.finish": body(at("choices.0.finish_reason", "stop")),
+    "chat.body.usage": body(at("usage.total_tokens", 1)),
+    "chat.body.no-extras": body(at("choices.0.message.function_call", None)),
+    "chat.stream.shape": stream(field("choices.0.finish_reason", DROP)),
+    "chat.stream.envelope": stream(field("id", other, at=1)),
+    "chat.stream.no-event-names": raw(b"data: {", b"event: message\ndata: {"),
+    "chat.stream.role": stream(field("choices.0.delta.role", DROP)),
+    "chat.stream.role-once": stream(field("choices.0.delta.role", "assistant", at=1, add=True)),
+    "chat.stream.opener": stream(field(f"{CALL}.function.arguments", DROP)),
+    "chat.stream.index": stream(field(f"{CALL}.index", DROP)),
+    "chat.stream.ids": stream(field(f"{CALL}.id", "")),
+    "chat.stream.names-once": stream(field(f"{CALL}.function.name", "get_weather", at=1, add=True)),
+    "chat.stream.increments": stream(cumulative_arguments),
+    "chat.stream.finish-once": stream(text_after_finish),
+    "chat.stream.finish": stream(finish_wrong),
+    "chat.stream.finish-empty": stream(field("choices.0.delta.content", "tail", at=-1, add=True)),
+    "chat.stream.done": stream(lambda frames: [frame for frame in frames if frame != DONE]),
+    "chat.stream.no-extras": stream(field("choices.0.delta.tool_calls", None, add=True)),
+    "chat.usage.asked": stream(without(lambda frame: frame.get("choices") == [])),
+    "chat.usage.null": stream(field("usage", DROP)),
+    "chat.usage.unasked": stream(field("usage", USAGE, add=True)),
+    "chat.legacy": body(at("choices.0.finish_reason", "stop")),
+    "chat.legacy.none": calling("chat", legacy=True),
+    "chat.legacy.loop": where(lambda passing: says(passing, '"role": "function"'), 400),
+    **{f"responses.{name}": damage for name, damage in alike("responses").items()},
+    "responses.input.string": where(lambda passing: isinstance(passing.asked.get("input"), str), 400),
+    "responses.body.shape": body(at("metadata", DROP)),
+    "responses.body.status": body(at("status", "in_progress")),
+    "responses.body.ids": body(same_ids),
+    "responses.body.usage": body(at("usage.total_tokens", 1)),
+    "responses.body.usage-details": body(at("usage.input_tokens_details.cached_tokens", DROP)),
+    "responses.body.no-extras": body(at("finish_reason", "stop")),
+    "responses.stream.event-names": raw(b"event: response.output_item.added\n", b""),
+    "responses.stream.events": stream(field("type", "response.function_call.delta", at=3)),
+    "responses.stream.opening": stream(structural(without(typed("response.created")))),
+    "responses.stream.sequence": stream(field("sequence_number", other, at=2)),
+    "responses.stream.nesting": stream(structural(without(typed("output_item.done")))),
+    "responses.stream.indexes": stream(field("output_index", 5)),
+    "responses.stream.ids": stream(field("item_id", other)),
+    "responses.stream.increments": stream(field("delta", "x")),
+    "responses.stream.terminal": stream(without(is_terminal)),
+    "responses.stream.final": stream(field("response.output", [], at=-1)),
+    "responses.stream.echo": stream(field("response.model", other, at=-1)),
+    "responses.stream.usage": stream(field("response.usage", DROP, at=-1)),
+    "responses.stream.no-extras": stream(field("choices", [], add=True)),
+    "responses.custom": stream(field("delta", "x")),
+    "responses.previous": body(at("previous_response_id", "resp_another")),
+    "responses.previous.unknown": where(lambda passing: passing.status >= 400, 200, {"id": "resp_1"}),
+    "responses.store.get": body(at("output", []), "GET"),
+    "responses.store.items": body(at("data", []), "GET"),
+    "responses.store.delete": where(lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}),
+    "responses.store.off": where(lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}),
+}
+"""For each check the fault that it must find."""
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.check(id)) for id in DAMAGES])
+async def test_a_check_finds_its_fault_and_nothing_else_makes_it_fail(relay: DamagingRelay, id: str) -> None:
+    relay.damage = lambda passing: None
+    clean = await outcome_of(relay.base_url, "native", id)
+    relay.damage = DAMAGES[id]
+    damaged = await outcome_of(relay.base_url, "native", id)
+    assert told(clean) == []
+    [finding] = damaged.findings
+    assert finding.verdict.result == "fail", finding.verdict
+    assert finding.verdict.seen and finding.verdict.question in BY_ID[id].asks

@@ -1,0 +1,234 @@
+"""`toolwire conform` as a person or a script runs it: the table, JSON, JUnit, exit status, keys, and endpoints that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import xml.etree.ElementTree as XML
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from toolwire.conform.catalogue import CATALOGUE
+from toolwire.conform.probe import AddressError, base_of, shown
+from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion, sinned
+
+KEY = "sk-very-secret-7f3a"
+
+
+async def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "toolwire", "conform", *arguments]
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment, "PYTHONWARNINGS": ""}, check=False
+    )
+
+
+CALL = answer(calls=[("call_1", "get_weather", '{"city": "Paris"}')])
+
+
+def reply(request: Any, chunks: list[dict[str, Any]] = CALL) -> Reply:
+    """The same call, whatever is asked; errors are not its strength."""
+    if not isinstance(request.body, dict):
+        return Reply.error(400, "no JSON")
+    if "/responses" in request.path:
+        return Reply.body("not here", 404)
+    return Reply.stream(chunks) if request.body.get("stream") else Reply.body(completion(chunks))
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream(reply) as made:
+        yield made
+
+
+# --- what is shown -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.check("chat.stream.names-once")
+async def test_the_table_says_what_was_demanded_what_was_seen_and_in_which_frame() -> None:
+    async with FakeUpstream(lambda request: reply(request, sinned("repeated_names", CALL))) as upstream:
+        done = await run(upstream.base_url, "--only", "chat.stream.names-once,chat.stream.done")
+    assert done.returncode == 1 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{upstream.base_url}  model fake"
+    assert max(map(len, lines)) <= 100
+    assert any(line.startswith("pass  chat.stream.done ") for line in lines)
+    [at] = [number for number, line in enumerate(lines) if line.startswith("FAIL  chat.stream.names-once ")]
+    assert lines[at + 1].strip().startswith("demands id and name of a call are sent once")
+    assert "id 'call_1' of a call is sent again" in lines[at + 2]
+    assert "chat.call.stream:" in lines[at + 3]
+    assert lines[-1] == "score 50 %: 1 of 2 checks pass (1 of 2 required), 1 fail, 0 not run"
+
+
+async def test_an_api_that_is_not_there_is_told_once(upstream: FakeUpstream) -> None:
+    done = await run(upstream.base_url, "--only", "responses,chat.stream.index")
+    assert done.returncode == 0
+    lines = [line for line in done.stdout.splitlines() if "responses" in line]
+    assert len(lines) == 1 and "the endpoint has no /responses: HTTP 404" in lines[0]
+
+
+async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path: Path) -> None:
+    file = tmp_path / "conform.xml"
+    done = await run(upstream.base_url, "--json", "--junit", str(file))
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [row["id"] for row in told["checks"]] == [check.id for check in CATALOGUE]
+    assert set(told) == {"toolwire", "url", "model", "score", "summary", "absent", "requests", "checks"}
+    assert set(told["checks"][0]) == {"id", "api", "level", "result", "demands", "source", "fails", "asks", "seen", "question", "excerpt"}
+    assert told["model"] == "fake" and set(told["absent"]) == {"responses"}
+    assert sum(told["summary"][result] for result in ("pass", "fail", "not-run")) == len(CATALOGUE)
+    suites = XML.parse(file).getroot()
+    assert len(suites.findall(".//testcase")) == len(CATALOGUE)
+    assert len(suites.findall(".//failure")) == told["summary"]["fail"]
+    assert len(suites.findall(".//skipped")) == told["summary"]["not-run"]
+
+
+async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
+    text = answer("I would rather not.")
+    async with FakeUpstream(lambda request: reply(request, text)) as upstream:
+        done = await run(upstream.base_url, "--only", "chat.parallel,chat.stream.index,chat.call.ids-fresh", "--json")
+        asked = len(upstream.requests)
+    rows = {row["id"]: row for row in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 1  # the ids of this fake are always the same
+    assert rows["chat.parallel"]["result"] == "not-run"
+    assert rows["chat.parallel"]["seen"] == "the model would not make two calls in one turn, in 3 attempts"
+    assert rows["chat.stream.index"]["result"] == "not-run"
+    assert asked < 40
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
+    def tell(request: Any) -> Reply:
+        return Reply.error(400, f"bad key {request.headers.get('Authorization')}")
+
+    file = tmp_path / "conform.xml"
+    async with FakeUpstream(tell) as upstream:
+        runs = [
+            await run(upstream.base_url, "--only", "chat.answers,chat.tools", "--api-key", "env:THE_KEY", "--junit", str(file), THE_KEY=KEY),
+            await run(upstream.base_url, "--only", "chat.answers", "--json", "--api-key", KEY),
+        ]
+        sent = {request.headers.get("Authorization") for request in upstream.requests}
+    assert sent == {f"Bearer {KEY}"}
+    for done in runs:
+        assert done.returncode == 1 and "bad key Bearer ***" in done.stdout
+        assert KEY not in done.stdout + done.stderr
+    assert KEY not in file.read_text()
+
+
+# --- it can not run ------------------------------------------------------------------------------------------------------------------------------
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ftp://example/v1",), "expected an address such as"),
+        (("http://127.0.0.1:99999/v1",), "99999"),
+        (("http://127.0.0.1:1/v1", "--api-key", "env:NOT_SET_ANYWHERE"), "the variable NOT_SET_ANYWHERE is not set"),
+        (("http://127.0.0.1:1/v1", "--only", "chat.nothing"), "no check is called 'chat.nothing'"),
+        (("http://127.0.0.1:1/v1", "--timeout", "0"), "--timeout"),
+        (("http://user:pass-word@127.0.0.1:CLOSED/v1",), "could not connect"),
+    ],
+)
+async def test_what_keeps_it_from_running_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+    done = await run(*(word.replace("CLOSED", str(closed_port())) for word in arguments))
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and done.stderr.count("\n") == 1
+    assert "pass-word" not in done.stderr
+
+
+async def test_an_endpoint_without_models_needs_one_named() -> None:
+    async with FakeUpstream(reply, pages={"/v1/models": {"object": "list", "data": []}}) as upstream:
+        without = await run(upstream.base_url)
+        named = await run(upstream.base_url, "--only", "chat.stream.index", "--model", "fake")
+    assert without.returncode == 2 and "name one with --model" in without.stderr
+    assert named.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ("127.0.0.1:8788", "http://127.0.0.1:8788/v1"),
+        ("http://h:1/", "http://h:1/v1"),
+        ("https://h/openai/v1/", "https://h/openai/v1"),
+        ("http://h/v1/chat/completions", "http://h/v1"),
+        ("http://h/v1?x=1", "http://h/v1"),
+    ],
+)
+def test_the_base_is_read_from_what_people_paste(given: str, base: str) -> None:
+    assert base_of(given) == base
+
+
+def test_an_address_is_shown_without_its_secrets() -> None:
+    assert shown("http://me:secret@h:1/v1?key=secret") == "http://h:1/v1"
+    with pytest.raises(AddressError):
+        base_of("http:///v1")
+
+
+# --- endpoints that misbehave --------------------------------------------------------------------------------------------------------------------
+
+DEEP = b'{"choices":' * 20_000 + b"1" + b"}" * 20_000
+HOSTILE: dict[str, Reply] = {
+    "garbage": Reply((b"\xff\xfe\x00garbage\x1b[2J",)),
+    "nothing": Reply(()),
+    "deep": Reply((DEEP,), headers={"Content-Type": "application/json"}),
+    "deep frames": Reply((b"data: " + DEEP + b"\n\n",)),
+    "numbers": Reply.stream([1, None, [], "x", {"choices": 7}, {"choices": [None, 3, {"delta": 3}]}, {"choices": [{"delta": {"tool_calls": [4]}}]}]),
+    "wrong insides": Reply.stream([{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": 3, "id": []}]}}]}]),
+    "wrong types": Reply.stream([{"type": [], "response": 3}, {"type": "response.output_item.added", "output_index": "x", "item": []}]),
+    "a body of wrong types": Reply.body({"choices": [{"message": {"tool_calls": [{"function": []}, 3], "content": []}}], "output": [3], "usage": []}),
+    "too large": Reply(tuple(b"data: " + b"x" * 65536 + b"\n\n" for _ in range(64))),
+    "cut": Reply.stream(CALL[:2]).but(ending="cut"),
+    "reset": Reply.stream(CALL[:2]).but(ending="reset"),
+    "html": Reply.body("<html>busy</html>", 502),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_endpoint_is_judged_to_the_end(name: str, tmp_path: Path) -> None:
+    async with FakeUpstream(lambda request: HOSTILE[name]) as upstream:
+        done = await run(upstream.base_url, "--junit", str(tmp_path / "out.xml"), "--timeout", "5")
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr and "\x1b" not in done.stdout
+    assert "can not be judged" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    XML.parse(tmp_path / "out.xml")
+
+
+async def test_an_endpoint_that_hangs_is_asked_no_more_after_three_times() -> None:
+    async with FakeUpstream(Reply.stream(CALL[:1]).but(ending="hang")) as upstream:
+        done = await run(upstream.base_url, "--only", "chat", "--timeout", "0.3")
+        asked = len(upstream.requests)
+    assert done.returncode == 1
+    assert "no end after 0.3 s" in done.stdout and "asked no more: 3 answers in a row ran" in done.stdout
+    assert asked <= 6
+
+
+async def test_a_server_that_redirects_is_not_followed() -> None:
+    async def away(request: web.Request) -> web.Response:
+        raise web.HTTPFound("http://127.0.0.1:1/elsewhere")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", away)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        done = await run(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "--model", "m", "--only", "chat.answers", "--api-key", KEY)
+    finally:
+        await runner.cleanup()
+    assert done.returncode == 1 and "HTTP 302" in done.stdout
