@@ -1,4 +1,4 @@
-// AI SDK: @ai-sdk/openai-compatible on chat completions, @ai-sdk/openai (whose default is Responses) on Responses. The SDK runs the tools itself.
+// AI SDK: @ai-sdk/openai-compatible on chat completions; @ai-sdk/openai on Responses, its default, and on chat completions. The SDK runs the tools itself.
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
@@ -49,4 +49,5 @@ const loop = (provider) => async (job, baseURL, steps) => {
 await main({
   chat: loop((baseURL) => createOpenAICompatible({ name: "toolwire", baseURL, apiKey: "unused", includeUsage: true })),
   responses: loop((baseURL) => createOpenAI({ baseURL, apiKey: "unused" })),
+  openai_chat: loop((baseURL) => createOpenAI({ baseURL, apiKey: "unused" }).chat),
 });

@@ -1,6 +1,6 @@
 // What the programs share: the tools, and the reading of jobs and writing of results.
 //
-// A program reads {"baseURL", "jobs": [{"api", "model", "stream", …}]} from stdin and prints a list of results, one for each job, in order:
+// A program reads {"baseURL", "jobs": [{"api", "model", "stream", "baseURL"?, …}]} from stdin and prints a list of results, one for each job, in order:
 // {"steps": [{"text", "calls": [{"id", "name", "arguments"}], "finish", "usage"}], "error": null | {"name", "status", "message"}}
 // A step is one answer of the model as the client's own API gives it. Arguments are what the client hands to a tool.
 
@@ -39,7 +39,7 @@ function described(error) {
 async function result(job, apis, baseURL) {
   const steps = [];
   try {
-    await apis[job.api](job, baseURL, steps);
+    await apis[job.api](job, job.baseURL ?? baseURL, steps);
     return { steps, error: null };
   } catch (error) {
     return { steps, error: described(error) };

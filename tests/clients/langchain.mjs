@@ -33,7 +33,7 @@ async function ask(model, messages, stream) {
 const loop = (useResponsesApi) => async (job, baseURL, steps) => {
   const model = new ChatOpenAI({
     model: job.model,
-    apiKey: "unused",
+    apiKey: job.apiKey ?? "unused",
     maxRetries: 0,
     useResponsesApi,
     configuration: { baseURL },

@@ -1,0 +1,131 @@
+"""A new user's path, timed: clone, `make serve`, and the first tool call by an SDK.
+
+    python bench/first_minute.py [--from REPOSITORY] [--json]
+
+Everything happens in a temporary folder: a clone of this checkout's last commit (or of REPOSITORY), its virtual environment, a home without any
+settings, and the openai package in an environment of its own, as a user's program would have it. The program is a tool loop as the README shows it.
+Needs what the user needs: Python, git, make, and a package index that pip can reach. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 900
+
+PROGRAM = """
+import json, sys, time
+from openai import OpenAI
+
+client = OpenAI(base_url=sys.argv[1], api_key="unused")
+model = client.models.list().data[0].id
+city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+tools = [{"type": "function", "function": {"name": "get_weather", "description": "The weather in a city", "parameters": city}}]
+messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+begun = time.monotonic()
+message = client.chat.completions.create(model=model, messages=messages, tools=tools, tool_choice="required").choices[0].message
+called = time.monotonic()
+call = message.tool_calls[0]
+result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees and sunny"}
+answer = client.chat.completions.create(model=model, messages=[*messages, message, result], tools=tools, max_tokens=40).choices[0].message
+ended = time.monotonic()
+told = {"model": model, "call": [call.function.name, json.loads(call.function.arguments)], "answer": answer.content}
+print(json.dumps({**told, "call_s": called - begun, "answer_s": ended - called}))
+"""
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description="A new user's path from a fresh clone, timed.")
+    options.add_argument("--from", dest="source", default=str(ROOT), metavar="REPOSITORY", help="what is cloned; this checkout, unless told")
+    options.add_argument("--json", action="store_true", help="the times as JSON")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        told = walk(given.source, Path(scratch))
+    print(json.dumps(told, ensure_ascii=False) if given.json else table(told))
+    return 0
+
+
+def walk(source: str, scratch: Path) -> dict[str, Any]:
+    clone, home, client = scratch / "toolwire", scratch / "home", scratch / "client"
+    home.mkdir()
+    begun = time.monotonic()
+    subprocess.run(["git", "clone", "-q", source, clone], check=True)
+    cloned = time.monotonic()
+    with serving(clone, home) as url:
+        listening = time.monotonic()
+        subprocess.run([sys.executable, "-m", "venv", client], check=True)
+        subprocess.run([client / "bin" / "pip", "install", "-q", "--disable-pip-version-check", f"openai=={pinned()}"], check=True)
+        installed = time.monotonic()
+        done = subprocess.run([client / "bin" / "python", "-c", PROGRAM, url], capture_output=True, text=True, timeout=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    steps = {
+        "git clone": cloned - begun,
+        "make serve, until it listens": listening - cloned,
+        "the user's own environment with openai": installed - listening,
+        "first tool call": told.pop("call_s"),
+        "answer that uses the result": told.pop("answer_s"),
+    }
+    return {"steps": {name: round(seconds, 2) for name, seconds in steps.items()}, **told}
+
+
+def pinned() -> str:
+    return str(tomllib.loads((ROOT / "tests" / "clients" / "versions.toml").read_text("utf-8"))["python"]["openai"])
+
+
+@contextmanager
+def serving(clone: Path, home: Path) -> Iterator[str]:
+    """`make serve`, as typed, but on a free port, and with nothing of this machine's settings."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = re.compile(r"(TOOLWIRE_|PROXY_|XDG_|VIRTUAL_ENV|PYTHONPATH|MAKE|MFLAGS|PORT$)")
+    kept = {name: value for name, value in os.environ.items() if not settings.match(name)}
+    child = subprocess.Popen(
+        ["make", "serve", f"PYTHON={sys.executable}", f"ARGS=--port {port}"],
+        cwd=clone,
+        env={**kept, "HOME": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert child.stdout is not None
+        for line in child.stdout:
+            print(line, end="", file=sys.stderr)
+            if found := re.match(r"listening on (\S+)", line):
+                yield found[1]
+                break
+        else:
+            raise SystemExit("make serve ended before it listened")
+    finally:
+        os.killpg(child.pid, signal.SIGTERM)
+        child.communicate(timeout=60)
+
+
+def table(told: dict[str, Any]) -> str:
+    steps: dict[str, float] = told["steps"]
+    lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items()]
+    head = ["| step | time |", "|---|---|"]
+    called, arguments = told["call"]
+    said = f"The model `{told['model']}` called `{called}({json.dumps(arguments)})` and answered: {told['answer'][:200]}"
+    return "\n".join([*head, *lines, f"| **together** | **{sum(steps.values()):.1f} s** |", "", said])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""The real clients, and what each is asked to do: client × API × streamed or not × backend, in one table.
+
+Every cell is a two-step tool loop: the model calls, the client runs its tool and brings the result, the model's answer uses it. Library clients run
+in a process of their own (an environment of Python's, Node, or a tab of Chromium), all jobs of a client in one; OpenCode and Codex are run as people
+run them. What comes back has one shape for all; the head of jobs.mjs tells it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+CLIENTS = Path(__file__).resolve().parent
+ROOT = CLIENTS.parents[1]
+VERSIONS: dict[str, dict[str, str]] = tomllib.loads((CLIENTS / "versions.toml").read_text("utf-8"))
+
+Backend = Literal["native", "emulated", "codex"]
+BACKENDS: tuple[Backend, ...] = ("native", "emulated", "codex")
+"""A scripted model that makes calls, one that only writes text, and the real Codex app-server."""
+
+WHOLE, STREAMED = False, True
+BOTH = (WHOLE, STREAMED)
+
+
+@dataclass(frozen=True)
+class Client:
+    name: str
+    kind: Literal["python", "node", "opencode", "codex", "browser"]
+    packages: tuple[str, ...]
+    """Of that table of versions.toml."""
+    apis: Mapping[str, tuple[bool, ...]]
+    """By the name that a job has for it: whether it can be had whole, streamed, or both ways."""
+    program: str = ""
+    script: str = "weather"
+    call: tuple[str, dict[str, Any]] = ("get_weather", {"city": "Paris"})
+    """What the client must say that the model called."""
+    broad: bool = False
+    """Also goes through every scenario of test_clients.py."""
+    words: dict[str, str] = field(default_factory=dict, hash=False)
+    """What an `apis` name stands for, where it is not the API's own."""
+
+
+TWO = {"chat": BOTH, "responses": BOTH}
+CLIENT_TABLE = (
+    Client("openai-python", "python", ("openai",), {**TWO, "chained": BOTH}, "openai_python.py", words={"chained": "responses"}),
+    Client("openai-node", "node", ("openai",), {**TWO, "rewritten": BOTH, "runner": BOTH, "chained": BOTH}, "openai_node.mjs", broad=True,
+           words={"rewritten": "chat", "runner": "chat", "chained": "responses"}),
+    Client("ai-sdk", "node", ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai"), {**TWO, "openai_chat": BOTH}, "ai_sdk.mjs", broad=True,
+           words={"openai_chat": "chat"}),
+    Client("langchain-node", "node", ("@langchain/openai",), TWO, "langchain.mjs", broad=True),
+    Client("langchain-python", "python", ("langchain-openai",), TWO, "langchain_python.py", broad=True),
+    Client("openai-agents", "python", ("openai-agents",), TWO, "agents_python.py", broad=True),
+    Client("pydantic-ai", "python", ("pydantic-ai-slim",), TWO, "pydantic_ai_python.py", broad=True),
+    Client("browser", "browser", ("playwright",), TWO),
+    Client("opencode", "opencode", ("opencode-ai",), {"chat": (STREAMED,), "responses": (STREAMED,)}, script="opencode",
+           call=("bash", {"command": "cat weather.txt", "description": "Reads the weather"})),
+    Client("codex", "codex", ("@openai/codex",), {"responses": (STREAMED,)}, script="codex",
+           call=("command_execution", {"command": "/bin/bash -lc 'cat weather.txt'"})),
+)  # fmt: skip
+BY_NAME = {client.name: client for client in CLIENT_TABLE}
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "parallel": {},
+    "nothing": {},
+    "spoken": {},
+    "thoughtful": {},
+    "twice": {},
+    "unicode": {},
+    "conversation": {"then": ["And now?"]},
+    "short": {},
+    "breaks": {},
+    "breaks_after_call": {},
+    "cut": {},
+    "refuses": {},
+    "missing": {},
+}
+"""What else the broad clients go through. Each is the name of a script; `missing` is none."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell of the table."""
+
+    client: str
+    api: str
+    stream: bool
+    backend: Backend
+
+    @property
+    def wire(self) -> str:
+        """The API that it speaks."""
+        return BY_NAME[self.client].words.get(self.api, self.api)
+
+    def job(self, scenario: str = "") -> dict[str, Any]:
+        model = f"{scenario or BY_NAME[self.client].script}-{self.backend}"
+        return {"api": self.api, "model": model, "stream": self.stream, **SCENARIOS.get(scenario, {})}
+
+    def __str__(self) -> str:
+        return f"{self.client}-{self.api}-{'stream' if self.stream else 'whole'}-{self.backend}"
+
+
+def cases() -> Iterator[Case]:
+    for client in CLIENT_TABLE:
+        for api, ways in client.apis.items():
+            for stream in ways:
+                yield from (Case(client.name, api, stream, backend) for backend in BACKENDS)
+
+
+CASES = tuple(cases())
+BROAD = tuple(case for case in CASES if BY_NAME[case.client].broad and case.backend != "codex")
+
+
+def jobs_of(client: Client) -> list[dict[str, Any]]:
+    own = [case.job() for case in CASES if case.client == client.name]
+    return own + [case.job(scenario) for case in BROAD if case.client == client.name for scenario in SCENARIOS]
+
+
+# --- where they are --------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Where the clients are: those of the checkout, or those that `newest.py` put into a folder and named in TOOLWIRE_CLIENTS."""
+
+    python: Path
+    node: Path
+    opencode: Path
+    codex: Path
+
+    def lacking(self, client: Client) -> str | None:
+        """What must be installed before it can run, in one line."""
+        if client.kind == "python":
+            return None if self.python.exists() else "the environment of the Python clients is missing: make test makes it"
+        if client.kind == "browser":
+            return None if chromium() else "Chromium is missing"
+        if shutil.which("node") is None:
+            return "Node.js is missing (20 or newer is needed)"
+        if client.kind == "node":
+            absent = [name for name in client.packages if not (self.node / "node_modules" / name / "package.json").exists()]
+            return f"{', '.join(absent)} is missing: npm ci --prefix tests/clients" if absent else None
+        folder = getattr(self, client.kind)
+        return None if folder.exists() else f"{client.kind} is missing: npm ci --prefix {folder.parents[2].name}"
+
+
+def installed() -> Installed:
+    given = os.environ.get("TOOLWIRE_CLIENTS")
+    if given:
+        folder = Path(given)
+        programs = [folder / name / "node_modules" / ".bin" / name for name in ("opencode", "codex")]
+        return Installed(folder / "python" / "bin" / "python", folder / "node", *programs)
+    own = Path(sys.prefix) / "clients" / "bin" / "python"
+    opencode, codex = (ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("agents/opencode", "codex/new"))
+    return Installed(own, CLIENTS, opencode / "opencode", codex / "codex")
+
+
+def chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+# --- running them ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def run(client: Client, base_url: str, jobs: list[dict[str, Any]], where: Installed, folder: Path) -> list[dict[str, Any]]:
+    """The results, in the order of the jobs. A job's own `baseURL` goes before `base_url`. `folder` is for what programs leave behind."""
+    whole = [{"baseURL": base_url, **job} for job in jobs]
+    if client.kind == "opencode":
+        from programs import run_opencode
+
+        return run_opencode(str(where.opencode), whole, folder)
+    if client.kind == "codex":
+        from programs import run_codex
+
+        return run_codex(str(where.codex), whole, folder)
+    if client.kind == "browser":
+        from browser import run_browser
+
+        return run_browser(str(chromium()), whole).results
+    command = [str(where.python), str(CLIENTS / client.program)] if client.kind == "python" else ["node", client.program]
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "PYTHON"))}
+    done = subprocess.run(
+        command, input=json.dumps({"baseURL": base_url, "jobs": jobs}), capture_output=True, text=True, cwd=where.node, env=quiet, timeout=110
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results: list[dict[str, Any]] = json.loads(done.stdout)
+    return results
+
+
+# --- the table, for people -------------------------------------------------------------------------------------------------------------------------
+
+
+def markdown() -> str:
+    """What docs/clients.md shows: each client with its versions, and how it goes through its loops on each API."""
+    head = ["| client | version | chat completions | Responses |", "|---|---|---|---|"]
+    return "\n".join([*head, *(_row(client) for client in CLIENT_TABLE)]) + "\n"
+
+
+def _row(client: Client) -> str:
+    packages = ", ".join(f"`{name}` {VERSIONS[client.kind][name]}" for name in client.packages)
+
+    def ways(wire: str) -> str:
+        found = {stream for api, streams in client.apis.items() if client.words.get(api, api) == wire for stream in streams}
+        return " and ".join(word for stream, word in ((WHOLE, "whole"), (STREAMED, "streamed")) if stream in found) or "–"
+
+    return f"| {client.name} | {packages} | {ways('chat')} | {ways('responses')} |"

@@ -1,0 +1,125 @@
+"""OpenCode and Codex as people run them: their settings in a file, a question on the command line. Each job has a home and a folder of its own.
+
+The folder holds weather.txt, and the model reads it by the program's own tool. What the programs print as JSON becomes the steps of a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from jobs import PROMPT, Job, Step
+
+NPM = {"chat": "@ai-sdk/openai-compatible", "responses": "@ai-sdk/openai"}
+LIMIT_S = 100
+
+
+def opencode_settings(job: Job) -> str:
+    options = {"baseURL": job["baseURL"], "apiKey": "unused"}
+    provider = {"npm": NPM[job["api"]], "name": "Toolwire", "options": options, "models": {job["model"]: {"name": job["model"]}}}
+    return json.dumps({"$schema": "https://opencode.ai/config.json", "provider": {"toolwire": provider}})
+
+
+def codex_settings(job: Job) -> str:
+    return f"""\
+model = "{job["model"]}"
+model_provider = "toolwire"
+
+[model_providers.toolwire]
+name = "Toolwire"
+base_url = "{job["baseURL"]}"
+wire_api = "responses"
+"""
+
+
+def run_opencode(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
+    """A job may bring the text of opencode.json, `settings`, and another `question`."""
+
+    def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
+        (work / "opencode.json").write_text(job.get("settings") or opencode_settings(job), "utf-8")
+        command = [program, "run", "--format", "json", "--model", f"toolwire/{job['model']}"]
+        return _told(_opencode_steps, *_output(command, work, home, job.get("question", PROMPT)))  # as an argument it would be quoted anew
+
+    return _all(one, jobs, folder / "opencode")
+
+
+def run_codex(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
+    """The same, with config.toml."""
+
+    def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
+        (home / "config.toml").write_text(job.get("settings") or codex_settings(job), "utf-8")
+        command = [program, "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", job.get("question", PROMPT)]
+        return _told(_codex_steps, *_output(command, work, home))
+
+    return _all(one, jobs, folder / "codex")
+
+
+def _all(one: Callable[[Job, Path, Path], dict[str, Any]], jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
+    def start(numbered: tuple[int, Job]) -> dict[str, Any]:
+        work, home = folder / str(numbered[0]) / "work", folder / str(numbered[0]) / "home"
+        work.mkdir(parents=True)
+        home.mkdir()
+        (work / "weather.txt").write_text("rain in Paris", "utf-8")
+        return one(numbered[1], work, home)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(start, enumerate(jobs)))
+
+
+def _output(command: list[str], work: Path, home: Path, given: str = "") -> tuple[int, list[dict[str, Any]], str]:
+    """Exit status, the lines of JSON, and all that it said."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    child = subprocess.Popen(
+        command,
+        cwd=work,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said = child.communicate(given, timeout=LIMIT_S)[0]
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    return child.returncode, [json.loads(line) for line in said.splitlines() if line.startswith("{")], said
+
+
+def _told(read: Callable[[list[dict[str, Any]]], list[Step]], status: int, events: list[dict[str, Any]], said: str) -> dict[str, Any]:
+    steps = read(events)
+    return {"steps": steps, "error": None if status == 0 and steps else {"name": f"exit {status}", "status": None, "message": said[-2000:]}}
+
+
+def _opencode_steps(events: list[dict[str, Any]]) -> list[Step]:
+    steps: list[Step] = []
+    for event in events:
+        part = event.get("part", {})
+        if event["type"] == "step_start":
+            steps.append({"text": "", "calls": []})
+        elif event["type"] == "text":
+            steps[-1]["text"] += part["text"]
+        elif event["type"] == "tool_use":
+            steps[-1]["calls"].append({"id": part["callID"], "name": part["tool"], "arguments": part["state"]["input"]})
+        elif event["type"] == "step_finish":
+            steps[-1]["finish"] = part["reason"]
+    return steps
+
+
+def _codex_steps(events: list[dict[str, Any]]) -> list[Step]:
+    """It tells of items, not of answers: each is a step of its own."""
+    steps: list[Step] = []
+    for item in (event["item"] for event in events if event["type"] == "item.completed"):
+        if item["type"] == "command_execution":
+            steps.append({"text": "", "calls": [{"id": item["id"], "name": item["type"], "arguments": {"command": item["command"]}}]})
+        elif item["type"] == "agent_message":
+            steps.append({"text": item["text"], "calls": []})
+    return steps

@@ -1,0 +1,55 @@
+"""Which versions the real clients have is said in one file, tests/clients/versions.toml; everything that installs them agrees with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from matrix import CLIENT_TABLE, CLIENTS, ROOT, VERSIONS, markdown
+
+PINNED = re.compile(r"([\w-]+)(?:\[[\w,]+\])?==(\S+)")
+FOLDERS = {"node": CLIENTS, "opencode": ROOT / "tests" / "agents" / "opencode", "codex": ROOT / "tests" / "codex" / "new"}
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    found = [PINNED.fullmatch(line.strip()) for line in lines if line.strip() and not line.startswith("#")]
+    assert all(found), lines
+    return {match[1].lower(): match[2] for match in found if match is not None}
+
+
+def test_every_client_of_the_table_has_a_version() -> None:
+    named = {(client.kind, package) for client in CLIENT_TABLE for package in client.packages}
+    assert named <= {(kind, package) for kind, packages in VERSIONS.items() for package in packages}
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for packages in VERSIONS.values() for version in packages.values())
+
+
+def test_the_environment_of_the_python_clients_is_pinned_whole() -> None:
+    locked = pins((CLIENTS / "requirements.txt").read_text("utf-8").splitlines())
+    assert VERSIONS["python"].items() <= locked.items()
+    assert len(locked) > 20
+
+
+def test_what_the_tests_install_for_themselves_has_the_same_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    own = pins(project["optional-dependencies"]["test"])
+    shared = {**VERSIONS["python"], **VERSIONS["browser"]}
+    assert {"openai", "playwright", "pydantic-ai-slim"} <= own.keys() & shared.keys()
+    assert {name: version for name, version in own.items() if name in shared} == {name: shared[name] for name in own.keys() & shared.keys()}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_the_packages_of_node_have_them_and_their_lock_file_names_no_registry(kind: str) -> None:
+    folder: Path = FOLDERS[kind]
+    assert json.loads((folder / "package.json").read_text("utf-8"))["dependencies"] == VERSIONS[kind]
+    locked = json.loads((folder / "package-lock.json").read_text("utf-8"))["packages"]
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in VERSIONS[kind]} == VERSIONS[kind]
+    assert [name for name, package in locked.items() if "resolved" in package] == []
+    assert all("integrity" in package for name, package in locked.items() if name and not package.get("optional"))
+
+
+def test_the_page_about_clients_shows_the_table() -> None:
+    assert markdown() in (ROOT / "docs" / "clients.md").read_text("utf-8")
