@@ -9,7 +9,7 @@ SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server n
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help install serve test lint format bench fuzz evidence dist supported screenshots clean
+.PHONY: clients-newest first-minute help install serve test lint format bench fuzz evidence dist supported screenshots docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,7 +19,7 @@ install: $(VENV)/.core  ## the virtual environment, at .venv
 serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded default: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
+test: $(VENV)/.test $(VENV)/.clients $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
@@ -27,6 +27,7 @@ lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python docs/supported.py --check
+	$(BIN)/python docs/conform.py --check
 	$(BIN)/python lint/audit.py
 
 format: $(VENV)/.lint  ## format and mend what ruff can
@@ -36,11 +37,20 @@ format: $(VENV)/.lint  ## format and mend what ruff can
 screenshots: $(VENV)/.test $(VENV)/.system  ## every page at three widths in both themes → docs/screenshots
 	$(BIN)/python docs/screenshots.py $(ARGS)
 
+docs: $(VENV)/.docs  ## these pages as a site, in site/; open site/index.html
+	$(BIN)/python docs/site.py $(ARGS)
+
 supported: $(VENV)/.core  ## docs/supported.md, from the code
 	$(BIN)/python docs/supported.py
 
 bench: $(VENV)/.test  ## the benchmarks, side by side, as ratios
 	$(BIN)/python -m bench $(ARGS)
+
+clients-newest: $(VENV)/.test $(VENV)/.system tests/codex/new/node_modules/.stamp  ## the real clients in their newest releases; changes nothing here
+	$(BIN)/python tests/clients/newest.py $(ARGS)
+
+first-minute:  ## a new user's path from a fresh clone, timed: make serve, and the first tool call by an SDK
+	$(PYTHON) bench/first_minute.py $(ARGS)
 
 fuzz: $(VENV)/.test  ## the laws on random input
 	$(BIN)/python fuzz/run.py --cases 100000 $(ARGS)
@@ -52,7 +62,7 @@ dist: $(VENV)/.dist  ## wheel and sdist, in dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) dist build $(NODE:%=%/node_modules) bench/work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) dist build site $(NODE:%=%/node_modules) bench/work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Toolwire needs Python 3.11 or newer; try: make PYTHON=python3.12" >&2; exit 1; }
@@ -68,11 +78,21 @@ $(VENV)/.local: $(VENV)/.core
 	else echo "the embedded model is not available here: the scripted demo answers instead" >&2; fi
 
 $(VENV)/.test: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[test]'
+	$(BIN)/python -m pip install -q -e '.[test,docs]'
+	@touch $@
+
+# The Python clients of the tests live apart: they are clients, and what they need may differ from what Toolwire needs.
+$(VENV)/.clients: $(VENV)/bin/python tests/clients/requirements.txt
+	$(BIN)/python -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip install -q -r tests/clients/requirements.txt
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.core
 	$(BIN)/python -m pip install -q -e '.[lint]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/python -m pip install -q -e '.[docs]'
 	@touch $@
 
 $(VENV)/.dist: $(VENV)/.core

@@ -1,8 +1,8 @@
 """`make screenshots`: the pages as a person sees them, in docs/screenshots/.
 
 A real server with a small vault, scripted models and a day of traffic behind it; Debian's Chromium walks through the scenes, which are data, and
-takes a picture of each at 390, 1024 and 1920 pixels: all of them in light, those of 1024 also in dark. `--all` takes every width in both themes;
-`--only NAME` one scene. The tests of accessibility walk through the same scenes.
+takes a picture of each at 390, 1024 and 1920 pixels: all of them in light, those of 1024 also in dark; those for the guides at 1024 alone.
+`--all` takes every width in both themes; `--only NAME` one scene. The tests of accessibility walk through the same scenes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ sys.path[:0] = [str(ROOT / "tests" / "web")]
 from conftest import CHROMIUM, QUIET, Site  # noqa: E402
 from toolwire.gateway.segments import Segments, TurnRecord  # noqa: E402
 from toolwire.gateway.store import Store  # noqa: E402
+from toolwire.surfaces.web.clients import CLIENTS  # noqa: E402
 from toolwire.tools.approvals import LIFETIME_S, Approvals, token_of  # noqa: E402
 from toolwire.tools.contract import Approval, Preview, Touched  # noqa: E402
 
@@ -359,6 +360,15 @@ def connect(stage: Stage) -> None:
     expect(page.get_by_role("tabpanel").get_by_role("heading", level=2)).to_be_visible()
 
 
+def connect_to(client: str) -> Callable[[Stage], None]:
+    def scene(stage: Stage) -> None:
+        page = stage.go(f"/ui/connect?client={client}")
+        page.get_by_label("Model", exact=True).select_option("demo")
+        expect(page.get_by_role("tabpanel").get_by_role("heading", level=2)).to_be_visible()
+
+    return scene
+
+
 def connect_test(stage: Stage) -> None:
     page = stage.go("/ui/connect?client=codex")
     page.get_by_label("Model", exact=True).select_option("demo")
@@ -427,6 +437,15 @@ SCENES = (
     *(Scene(f"turn-{tab}", turn(tab), below) for tab in ("request", "frames", "events", "wire", "sides")),
     Scene("settings-confirm", settings_confirm, after=settings_again),  # the last: what waits lapses with it
 )
+
+GUIDES = (
+    *(Scene(f"connect-{client.id}", connect_to(client.id)) for client in CLIENTS),
+    *(
+        Scene(f"strategy-{name}", turn("overview", model))
+        for name, model in (("native", "llama-3.1-8b"), ("constrained", "gemma-3-4b"), ("parked", "codex"))
+    ),
+)
+"""More pictures for the guides, in one width: the same pages as above, with something else on them."""
 
 
 def opened(folder: Path, port: int = 0) -> Site:
@@ -525,7 +544,7 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
     for scene in scenes:
         stage.page.set_viewport_size({"width": 1280, "height": 800})
         scene.act(stage)
-        for width, theme in looks:
+        for width, theme in [look for look in looks if look[0] == 1024 or scene not in GUIDES]:
             stage.page.set_viewport_size({"width": width, "height": SIZES[width]})
             stage.page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
             scene.look(stage)
@@ -541,7 +560,7 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
 
 
 def main(argv: list[str] | None = None) -> int:
-    names = [scene.name for scene in SCENES]
+    names = [scene.name for scene in (*GUIDES, *SCENES)]
     parser = argparse.ArgumentParser(description="Takes pictures of the pages, into docs/screenshots/.")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
     parser.add_argument("--all", action="store_true", help="every width in both themes")
@@ -551,7 +570,7 @@ def main(argv: list[str] | None = None) -> int:
         print("Chromium is missing; make screenshots installs it where it may", file=sys.stderr)
         return 1
     looks = [(width, "light") for width in SIZES] + [(width, "dark") for width in (SIZES if arguments.all else (1024,))]
-    scenes = [scene for scene in SCENES if not arguments.only or scene.name in arguments.only]
+    scenes = [scene for scene in (*GUIDES, *SCENES) if not arguments.only or scene.name in arguments.only]
     arguments.to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ada-") as made, sync_playwright() as playwright:
         folder = Path(made)
@@ -567,7 +586,7 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             site.stop()
             browser.close()
-    print(f"{len(scenes) * len(looks)} pictures, {total / 1e6:.1f} MB, in {arguments.to}")
+    print(f"{len(scenes)} scenes, {total / 1e6:.1f} MB, in {arguments.to}")
     return 0
 
 

@@ -24,7 +24,7 @@ from toolwire.gateway.fields import FIELDS
 from toolwire.gateway.images import ImageLimits
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.ids import counting_ids
-from toolwire.turn import Api
+from toolwire.turn import Api, Message
 
 PAGE = Path(__file__).with_name("supported.md")
 APIS: tuple[Api, ...] = ("chat", "responses")
@@ -50,7 +50,7 @@ ONLY: dict[Api, frozenset[str]] = {
         "logit_bias logprobs reasoning_effort verbosity modalities audio prediction web_search_options".split()
     ),
     "responses": frozenset(
-        "input instructions previous_response_id text max_output_tokens reasoning truncation include max_tool_calls background conversation "
+        "input instructions previous_response_id generate text max_output_tokens reasoning truncation include max_tool_calls background conversation "
         "prompt context_management".split()
     ),
 }
@@ -91,6 +91,7 @@ def fields_of(api: Api) -> dict[str, Body]:
         "stream": True,
         "n": 2,
         "previous_response_id": "resp_1",
+        "generate": False,
         "store": True,
         "metadata": {"topic": "weather"},
         "instructions": "Be brief.",
@@ -274,6 +275,10 @@ def items_table() -> str:
             f"the stored item it names, for example a {type(responses.decode(found).items[0]).__name__}; refused where there is none",
         )
     )
+    summary = responses.resolved({"model": "m", "input": [{"type": "compaction", "encrypted_content": "x"}]}, {"x": responses.opened("Notes.")})
+    became = responses.decode(summary).items[0]
+    assert isinstance(became, Message), became
+    rows.append(("`compaction`", f"what this server made of a conversation, as a Message of the {became.role}; refused where another made it"))
     skipped = sorted(responses.SKIPPED - {"item_reference"})
     for kind in skipped:
         notes = responses.decode({"model": "m", "input": [{"type": kind}]}).notes

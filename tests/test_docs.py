@@ -2,10 +2,14 @@
 
 A fenced block that follows a command or program is what it prints. `text` is the whole output, `json` and `sse` may leave members out, `http` names
 some of the headers. One gateway serves them all, with the demo model and every scripted model that a document configures.
+
+A sample that can not be run here says why, in a comment before its fence: `<!-- not run: REASON -->`. There is no other way out: every language that
+the pages use is known to one of these tests.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -16,26 +20,31 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import cache
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from matrix import installed
 from toolwire.backends import registry
 from toolwire.backends.codex import CodexBackend
 from toolwire.backends.codex.version import SINCE
 from toolwire.backends.script import STEPS
 from toolwire.config import SECTIONS, ModelSettings, Settings, print_config
 from toolwire.configfile import CODEX_FLAGS, SEED_FLAGS, load
+from toolwire.encode.responses import SHAPES
 from toolwire.errors import KINDS
+from toolwire.surfaces.http.auth import EXPOSED
+from toolwire.tools.contract import Scope
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,6 +68,9 @@ class Block:
     line: int
     language: str
     text: str
+    excuse: str = ""
+    """Why it is not run."""
+    end: int = 0
     shown: Block | None = None
 
     def __str__(self) -> str:
@@ -67,18 +79,20 @@ class Block:
 
 def fenced(page: Path) -> list[Block]:
     out: list[Block] = []
-    fence, start, language, lines = "", 0, "", list[str]()
+    fence, start, language, lines, excuse, before = "", 0, "", list[str](), "", ""
     for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
         mark = re.match(r"(`{3,})(.*)", line)
         if fence and line == fence:
-            out.append(Block(page.relative_to(ROOT).as_posix(), start, language, "\n".join(lines) + "\n"))
+            out.append(Block(page.relative_to(ROOT).as_posix(), start, language, "\n".join(lines) + "\n", excuse, number))
             fence = ""
         elif fence:
             lines.append(line)
         elif mark:
             fence, start, language, lines = mark[1], number, mark[2].strip(), []
+            excuse = told[1] if (told := re.fullmatch(r"<!-- not run: (.+) -->", before)) else ""
+        before = line
     assert not fence, f"{page}: a fence is not closed"
-    return [Block(one.page, one.line, one.language, one.text, following) for one, following in zip_longest(out, out[1:])]
+    return [replace(one, shown=following) for one, following in zip_longest(out, out[1:]) if one is not None]
 
 
 def prose(page: Path) -> str:
@@ -90,11 +104,13 @@ BLOCKS = [block for page in PAGES for block in fenced(page)]
 
 
 def of_language(*languages: str) -> list[Block]:
-    return [block for block in BLOCKS if block.language in languages]
+    """Those that are run or checked."""
+    return [block for block in BLOCKS if block.language in languages and not block.excuse]
 
 
 SETTINGS = [block for block in of_language("toml") if not re.match(r"# ~/", block.text)]
-COMMANDS = [block for block in of_language("sh") if block.text.startswith("curl ")]
+COMMANDS = [block for block in of_language("sh", "bash") if block.text.startswith("curl ")]
+SCRIPTS = [block for block in of_language("sh", "bash") if not block.text.startswith("curl ")]
 COMMANDS += [Block(page.relative_to(ROOT).as_posix(), 0, "sh", command) for page in PAGES for command in re.findall(r"`(curl [^`]+)`", prose(page))]
 
 
@@ -188,9 +204,18 @@ def compare(output: str, shown: Block | None) -> None:
                 assert one == other
 
 
+def interpreter(block: Block) -> str:
+    """Python clients have an environment of their own."""
+    if not re.search(r"(?m)^(from|import) (agents|langchain_openai|pydantic_ai)\b", block.text):
+        return sys.executable
+    if not installed().python.exists():
+        missing("The environment of the Python clients")
+    return str(installed().python)
+
+
 @pytest.mark.parametrize("block", of_language("python"), ids=str)
 def test_a_python_program_runs_and_prints_what_is_shown(block: Block, address: str, home: Path) -> None:
-    compare(run([sys.executable, "-c", block.text.replace(ADDRESS, address)], home), block.shown)
+    compare(run([interpreter(block), "-c", block.text.replace(ADDRESS, address)], home), block.shown)
 
 
 @pytest.mark.parametrize("block", of_language("js"), ids=str)
@@ -211,14 +236,111 @@ def test_a_curl_command_gets_the_answer_that_is_shown(block: Block, address: str
     compare(run(shlex.split(block.text.replace(ADDRESS, address)), home), block.shown)
 
 
+# --- what is typed into a shell --------------------------------------------------------------------------------------------------------------------
+
+NOTES = {
+    "Projects/Alpha.md": "# Alpha\n\nThe alpha plan: a greenhouse.\n",
+    "Projects/Beta.md": "# Beta\n\nAfter alpha.\n",
+    "Projects/Gamma.md": "# Gamma\n\nNot before alpha.\n",
+    "Bread.md": "# Bread\n\nNothing of alpha in it.\n",
+    "Talk.md": "What is a park?\n",
+}
+TOOLWIRE = """#!{python}
+# The command as a person has it; one that serves is ended when it listens.
+import os, signal, subprocess, sys
+
+words = sys.argv[1:]
+if words[:1] != ["serve"] and "--http" not in words:
+    os.execv(sys.executable, [sys.executable, "-m", "toolwire", *words])
+run = subprocess.Popen([sys.executable, "-m", "toolwire", *words, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+heard = next((line for line in run.stdout if "listening" in line), "")
+run.send_signal(signal.SIGTERM)
+run.stdout.read()
+sys.exit(run.wait(30) if heard else "it never listened")
+"""
+
+
+async def asked_before(home: Path, environ: dict[str, str]) -> None:
+    """Two questions and a grant, under the ids that the documents name."""
+    from toolwire.gateway.store import Store
+    from toolwire.tools.approvals import Approvals, token_of
+    from toolwire.tools.contract import Approval, Decision, Preview, Touched
+
+    vault = str(home / "notes")
+    store = Store(load(None, environ, {}).store.url)
+    now = time.time()
+    shown = Preview(tuple(Touched(path, path) for path in ("Projects/Alpha.md", "Projects/Beta.md", "Projects/Gamma.md")), pick=True)
+    made = []
+    for id in ("appr_61f8", "appr_9d02", "appr_77aa"):
+        one = Approval(
+            id + "0" * 20, now, now + 600, "", "session", "chat", "demo", "vault_search", "share", {"query": "alpha"}, shown, "", vault=vault
+        )
+        made.append(replace(one, token=token_of(one, "x")))
+    approvals = Approvals(store, ids=lambda prefix: prefix + "0c2e" + "0" * 20)
+    await approvals.records.add(made)
+    await approvals.decide(made[2].id, made[2].token, Decision(True, picked=("Projects/Beta.md",), remember="tool"), by="shell")
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with notes, a checkout's commands, and questions that wait."""
+    home = tmp_path_factory.mktemp("lived-in")
+    for path, text in NOTES.items():
+        (home / "notes" / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / "notes" / path).write_text(text, "utf-8")
+    for folder in (home / "bin", home / "checkout" / ".venv" / "bin"):
+        folder.mkdir(parents=True)
+        (folder / "toolwire").write_text(TOOLWIRE.format(python=sys.executable), "utf-8")
+        (folder / "toolwire").chmod(0o755)
+    bearer = home / ".config" / "toolwire" / "mcp-bearer"
+    bearer.parent.mkdir(parents=True)
+    bearer.write_text("b" * 40, "utf-8")
+    bearer.chmod(0o600)
+    return home
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=str)
+def test_what_is_typed_into_a_shell_works(block: Block, address: str, lived_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        missing("bash")
+    home = tmp_path / "home"
+    shutil.copytree(lived_in, home)
+    environ = {**environment(home), "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    if "appr_" in block.text or "grant_" in block.text:
+        monkeypatch.setenv("HOME", str(home))
+        monkeypatch.chdir(tmp_path)
+        asyncio.run(asked_before(home, environ))
+    script = block.text.replace(ADDRESS, address)
+    done = subprocess.run(
+        [str(bash), "-e", "-c", script], capture_output=True, text=True, timeout=60, env=environ, cwd=home / "checkout", stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    at_once = block.shown is not None and block.shown.line == block.end + 2
+    if at_once and block.page != "docs/codex.md":  # that one has a test of its own below
+        compare(done.stdout, block.shown)
+
+
 def test_the_documents_show_programs_commands_and_settings() -> None:
-    assert len(of_language("python")) >= 5 and len(of_language("js")) >= 3 and len(COMMANDS) >= 5 and len(SETTINGS) >= 4
+    assert len(of_language("python")) >= 5 and len(of_language("js")) >= 3 and len(COMMANDS) >= 5 and len(SETTINGS) >= 4 and len(SCRIPTS) >= 10
     assert all(block.shown is not None and block.shown.language in SHOWS for block in COMMANDS if block.line)
-    assert {block.language for block in BLOCKS} <= {"sh", "python", "js", "toml", "", *SHOWS}
+
+
+def test_every_sample_is_run_or_says_why_not() -> None:
+    assert {block.language for block in BLOCKS} <= {"sh", "bash", "python", "js", "toml", "", *SHOWS}
+    for block in BLOCKS:
+        assert not block.excuse or (len(block.excuse.split()) >= 2 and block.language), f"{block}: why is it not run?"
+        looks_like_one = re.match(r"(?:\$ |toolwire |curl |import |from \w+ import |\[\w+\]\n|\{\n)", block.text)
+        assert block.language or not looks_like_one, f"{block}: a sample without a language is not run"
+    excused = [block for block in BLOCKS if block.excuse]
+    written = sum(page.read_text("utf-8").count("<!-- not run: ") for page in PAGES)
+    assert len(excused) == written, "an excuse stands right before its fence"
+    assert len(excused) < len(BLOCKS) / 8
 
 
 def test_json_that_no_command_prints_is_json() -> None:
-    printed = {str(block.shown) for block in BLOCKS if block.language in ("sh", "python", "js")}
+    printed = {str(block.shown) for block in BLOCKS if block.language in ("sh", "bash", "python", "js")}
     others = [block for block in of_language("json") if str(block) not in printed]
     assert others
     for block in others:
@@ -262,6 +384,9 @@ def test_the_settings_of_other_programs_are_toml_and_lead_here() -> None:
     assert others
     for block in others:
         told = tomllib.loads(block.text)
+        if servers := told.get("mcp_servers"):
+            assert all((server["command"], server["args"][0]) == ("toolwire", "mcp") for server in servers.values())
+            continue
         provider = told["model_providers"][told["model_provider"]]
         assert (provider["base_url"], provider["wire_api"]) == (f"http://{ADDRESS}/v1", "responses")
 
@@ -402,6 +527,32 @@ def test_the_doctor_says_what_the_codex_page_shows(home: Path, tmp_path: Path) -
         assert re.sub(r"\s+", " ", line) in re.sub(r"[^\S\n]+", " ", told), "what the page shows is among what the doctor says"
 
 
+# --- the pages about the wire and about parked turns -----------------------------------------------------------------------------------------------
+
+
+def test_the_wire_page_names_every_event_of_every_kind_of_item() -> None:
+    page = (ROOT / "docs" / "wire.md").read_text("utf-8")
+    row = re.compile(r"(?m)^\| .+? \| (?:–|`(response\.\w+)\.added`, `\.done`) \| `(response\.\w+)\.delta`, `\.done` \| `(\w+_)` \|$")
+    told = set(row.findall(page))
+    assert told == {(shape.part.events if shape.part else "", shape.events, shape.id_prefix) for shape in SHAPES.values()}
+
+
+def test_the_wire_page_names_every_header_that_browsers_may_read() -> None:
+    page = (ROOT / "docs" / "wire.md").read_text("utf-8")
+    for name in EXPOSED.decode().split(", "):
+        assert f"`{name}`" in page or name.startswith("x-ratelimit-"), name
+
+
+def test_the_parked_page_shows_the_defaults() -> None:
+    block = next(block for block in fenced(ROOT / "docs" / "parked.md") if block.text.startswith("[parked]"))
+    assert {name: as_toml(value) for name, value in tomllib.loads(block.text)["parked"].items()} == defaults(SECTIONS["parked"])
+
+
+def test_the_approvals_page_names_every_scope() -> None:
+    page = (ROOT / "docs" / "approvals.md").read_text("utf-8")
+    assert set(re.findall(r"(?m)^\| `(session|folder|tool)` \|", page)) == set(get_args(Scope)) - {"once"}
+
+
 # --- links, names, versions ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -435,9 +586,9 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 
 def test_every_make_target_that_is_named_is_there() -> None:
-    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text("utf-8")))
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8")))
     for page in PAGES:
-        named = re.findall(r"(?:`|^)make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE)
+        named = re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE)
         assert set(named) <= targets, page
     assert {"serve", "test"} <= set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text("utf-8")))
 
@@ -499,4 +650,5 @@ def test_the_supported_page_knows_which_fields_belong_to_which_api() -> None:
 
     chat, responses = get_type_hints(CompletionCreateParamsStreaming), get_type_hints(ResponseCreateParamsStreaming)
     known = set(supported().FIELDS)
-    assert supported().ONLY == {"chat": known & (set(chat) - set(responses)), "responses": known & (set(responses) - set(chat))}
+    of_the_socket = {"generate"}  # the WebSocket transport's own, which the types of the HTTP client do not have
+    assert supported().ONLY == {"chat": known & (set(chat) - set(responses)), "responses": known & (set(responses) - set(chat) | of_the_socket)}
