@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -26,7 +26,7 @@ from toolwire.gateway.keys import KeyHolder, KeyRecords, KeyRing
 from toolwire.gateway.pipeline import Caller
 from toolwire.ids import random_id
 from toolwire.surfaces.http import health
-from toolwire.surfaces.http.auth import Gate, HeaderList, Headers
+from toolwire.surfaces.http.auth import Gate, HeaderList, Headers, check_single
 from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room
 from toolwire.surfaces.http.forward import HOP, Forwarding
 from toolwire.surfaces.http.keepalive import KeepAlive
@@ -38,6 +38,7 @@ from toolwire.surfaces.http.proxies import OWN, Proxies, settled
 from toolwire.surfaces.http.responses import Responses
 from toolwire.surfaces.http.siblings import Siblings
 from toolwire.surfaces.http.usage import Usage
+from toolwire.surfaces.http.watch import Watch
 from toolwire.surfaces.web.routes import Pages
 from toolwire.turn import Api
 
@@ -150,7 +151,7 @@ class App:
         """Raises unless Host and Origin are allowed, and said once."""
         headers = exchange.headers
         if len(headers) != len(exchange.scope["headers"]):
-            _check_single(exchange.scope["headers"])
+            check_single(exchange.scope["headers"])
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
     async def _request(self, exchange: Exchange, receive: Receive, send: Send) -> None:
@@ -215,13 +216,13 @@ class App:
         caller = self._caller_of(exchange, holder, output_mode, memory)
         work = (await self._gateway.compaction(raw, caller)).answer() if api == "compact" else self._answer(api, exchange, raw, caller, here)
         exchange.reached_gateway = True
-        watch = Watch(receive)
+        watch = Watch(exchange.scope, receive)
         try:
             answer = await work
             if answer.stream is not None:
                 await self._stream(exchange, answer, answer.stream, watch)
             else:
-                await self._pace.hold(answer.status, _asker(exchange))
+                await self._pace.hold(answer.status, exchange.asker)
                 await exchange.reply(answer.status, _typed(answer.headers, JSON), answer.body or b"")
         except asyncio.CancelledError:
             if not watch.gone:
@@ -299,7 +300,7 @@ class App:
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
         """The pages live in one worker: what happens there is told to every tab."""
         raw = await exchange.read_body(self.body_limit, self.room)
-        watch = Watch(receive)
+        watch = Watch(exchange.scope, receive)
         try:
             await siblings.page(exchange, raw)
         except asyncio.CancelledError:
@@ -376,7 +377,7 @@ class App:
 
     async def _refuse(self, exchange: Exchange, failure: Failure, extra: HeaderList | None = None) -> None:
         exchange.failure = failure
-        await self._pace.hold(status_of(failure), _asker(exchange))
+        await self._pace.hold(status_of(failure), exchange.asker)
         status = await exchange.fail(failure, extra)
         if not exchange.reached_gateway:
             self.metrics.refused.labels(str(status)).inc()
@@ -390,42 +391,6 @@ class App:
             await self._refuse(exchange, failure, [(b"allow", ", ".join(sorted(allow - {""})).encode())])
         else:
             await self._refuse(exchange, Failure("unknown_url", f"Invalid URL ({method} {path})"))
-
-
-class Watch:
-    """Cancels the task that made it when the client goes away. `gone` tells this cancellation from the server's own."""
-
-    __slots__ = ("_task", "gone")
-
-    def __init__(self, receive: Receive) -> None:
-        self.gone = False
-        self._task = asyncio.get_running_loop().create_task(self._run(receive, asyncio.current_task()))
-
-    async def _run(self, receive: Receive, watched: asyncio.Task[Any] | None) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        if watched is not None:
-            watched.cancel()
-
-    def stop(self) -> None:
-        self._task.cancel()
-
-
-def _asker(exchange: Exchange) -> str:
-    """Who is refused: a key, or an address where there is none."""
-    holder, client = exchange.holder, exchange.scope.get("client")
-    return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
-
-
-SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
-
-
-def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises when a header on which a decision rests was sent twice: two readers could see two different requests."""
-    names = [name for name, _ in headers if name in SINGLE]
-    if len(names) != len(set(names)):
-        raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
 
 
 def _typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:

@@ -9,6 +9,7 @@ headers it asks for, never a fixed list.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolwire.config import is_loopback
@@ -47,6 +48,16 @@ REMEMBERED = 256
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,4096}")
+
+
+SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
+
+
+def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises when a header on which a decision rests was sent twice: two readers could see two different requests."""
+    names = [name for name, _ in headers if name in SINGLE]
+    if len(names) != len(set(names)):
+        raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
 
 
 class Gate:

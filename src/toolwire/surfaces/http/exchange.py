@@ -21,6 +21,7 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
+from toolwire.surfaces.http.watch import LEAVING, Leaving
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -101,6 +102,12 @@ class Exchange:
         self._body_began: float | None = None
         self._arrived = 0
 
+    @property
+    def asker(self) -> str:
+        """Whose refusals count together: a key's, or an address's where there is none."""
+        holder, client = self.holder, self.scope.get("client")
+        return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
+
     def for_own_pages(self) -> None:
         """No other origin may read this answer."""
         self.common = self.common[: len(self.common) - self._cors]
@@ -146,6 +153,9 @@ class Exchange:
 
     async def _arriving(self) -> Message:
         """The next part of the body, unless it comes too late or too slowly."""
+        connection: Leaving | None = self.scope.get(LEAVING)
+        if connection is not None and connection.body_is_here():  # as nearly always: there is nothing to wait for
+            return await self._receive()
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
             self._body_began = now

@@ -15,13 +15,14 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from toolwire.errors import error_object
 from toolwire.events import Failure
+from toolwire.surfaces.http.watch import LEAVING, Leaving
 
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
@@ -46,6 +47,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _reader_timer: asyncio.TimerHandle | None = None
     _unread = 0
     _running: RequestResponseCycle | None = None
+    _leaving: Leaving
     _stalled_looks = 0
     _upgraded = False
 
@@ -68,9 +70,13 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._running is not None:  # where more requests wait behind it, only the last of them was told
             self._running.disconnected = True
             self._running.message_event.set()
+            if not self._running.response_complete:
+                self._leaving.left()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        self._leaving = Leaving(lambda: not cycle.more_body)
+        cast(dict[str, Any], cycle.scope)[LEAVING] = self._leaving
         super()._start_asgi_task(cycle, app)
 
     # --- what the client sends -----------------------------------------------------------------------------------------------------------------

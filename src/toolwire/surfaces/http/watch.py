@@ -1,0 +1,64 @@
+"""What is known of the connection that a request came by, and whether its client has left while the answer is made.
+
+Our own protocol says it by a call (`Leaving` in the scope), which costs nothing while nobody leaves; any other server says it only to who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+LEAVING = "toolwire.leaving"
+
+
+class Leaving:
+    """One request's connection. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has to come."""
+
+    __slots__ = ("body_is_here", "gone", "tell")
+
+    def __init__(self, body_is_here: Callable[[], bool]) -> None:
+        self.body_is_here = body_is_here
+        self.gone = False
+        self.tell: Callable[[], None] | None = None
+
+    def left(self) -> None:
+        self.gone = True
+        if self.tell is not None:
+            self.tell()
+
+
+class Watch:
+    """Cancels the task that made it when the client goes away. `gone` tells this cancellation from the server's own."""
+
+    __slots__ = ("_leaving", "_task", "_watched", "gone")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.gone = False
+        self._watched = asyncio.current_task()
+        self._leaving: Leaving | None = scope.get(LEAVING)
+        self._task: asyncio.Task[Any] | None = None
+        if self._leaving is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(receive))
+        elif self._leaving.gone:
+            self._left()
+        else:
+            self._leaving.tell = self._left
+
+    async def _run(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._left()
+
+    def _left(self) -> None:
+        self.gone = True
+        if self._watched is not None:
+            self._watched.cancel()
+
+    def stop(self) -> None:
+        if self._leaving is not None:
+            self._leaving.tell = None
+        elif self._task is not None:
+            self._task.cancel()
