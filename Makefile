@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_JOBS ?= 2
+PYTEST_JOBS ?= 3
 NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx postgresql:/usr/lib/postgresql/*/bin/postgres \
@@ -20,7 +20,10 @@ serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded defaul
 	@exec $(BIN)/toolwire serve $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.clients $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
-	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
+
+coverage:  ## the same, and which lines were run
+	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"
 
 lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
 	$(BIN)/ruff check .

@@ -31,6 +31,16 @@ settings.load_profile("toolwire")
 OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
 
 
+LONG = ("web", "backends/acp", "service", "conform/test_client", "backends/codex", "backends/local", "test_dist", "surfaces/mcp")
+"""What takes long, and waits more than it works."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first: several workers then end at about the same time."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(LONG) if item.path.is_relative_to(here) else True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where everything can be had, nothing may be left out: under CI=true a skipped test is a failed one."""

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from toolwire.surfaces.terminal.conversation_note import parse
 
-pytestmark = pytest.mark.xdist_group("web-chat")
+pytestmark = pytest.mark.xdist_group("web-e2e-chat")
 
 MARKDOWN = """## Teas
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-rest")
+pytestmark = pytest.mark.xdist_group("web-e2e-connect")
 
 CALLS = 'call toolwire_check {"word": "ping"}\n---\nsay It said: {result}'
 KEY = "a-server-key-of-some-length"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-rest")
+pytestmark = pytest.mark.xdist_group("web-e2e-inbox")
 
 READ = {"m": {"script": 'call file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\nsay I have read it.'}}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.xdist_group("web-chat")
+pytestmark = pytest.mark.xdist_group("web-e2e-session")
 
 
 def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: Any, browse: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-rest")
+pytestmark = pytest.mark.xdist_group("web-e2e-settings")
 
 WARNING = "Experimental feature - tools may access your vault data."
 

@@ -19,7 +19,7 @@ import pytest
 from openai.types.responses import FunctionToolParam
 from playwright.sync_api import Locator, Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-rest")
+pytestmark = pytest.mark.xdist_group("web-e2e-wire")
 
 WEATHER = 'call get_weather {"city": "Paris"}\n---\nsay It is {result}.\nusage 9 5'
 MODELS: dict[str, Any] = {

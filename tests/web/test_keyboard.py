@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-pytestmark = pytest.mark.xdist_group("web-rest")
+pytestmark = pytest.mark.xdist_group("web-keyboard")
 
 PAGES = {
     "/": "Message",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolwire.journal")
 FOLDER = "journal"
-MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 24 * 1024 * 1024
 MOST_TRACES = 500
 MOST_RECORDS = 20_000
 MOST_RUNNING = 4096
