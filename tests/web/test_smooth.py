@@ -191,7 +191,7 @@ def test_the_measure_sees_a_page_that_is_not_smooth(browse: Any, site: Any, plai
 
     def stuck(page: Page) -> None:
         page.goto(plain("Hello"))
-        page.evaluate("() => setTimeout(() => { const end = performance.now() + 400; while (performance.now() < end); })")
+        page.evaluate("() => setTimeout(() => { const end = performance.now() + 3000; while (performance.now() < end); })")
         page.wait_for_function("() => window.tasks.length")
 
     assert compared("a page that is stuck", browsing, stuck, plain("Hello")) > MOST
