@@ -85,7 +85,7 @@ async def test_response_output_phase_schema(place: Callable[..., Any], judge: Ju
 
 
 async def test_streaming_response(place: Callable[..., Any], judge: Judge) -> None:
-    async with place() as it:
+    async with place(open_responses=True) as it:
         body = {"model": "m", "input": [user("Count from 1 to 5.")], "stream": True}
         async with it.client.post(f"http://127.0.0.1:{it.port}/v1/responses", json=body) as response:
             raw = await response.read()
@@ -177,3 +177,12 @@ async def test_websocket_compact_new_chain(place: Callable[..., Any], judge: Jud
         _, compacted = await it.post("/v1/responses/compact", {"model": "m", "input": said})
         async with it.socket() as client:
             told(await client.turn([*compacted["output"], user("Continue.")], store=False, tools=[]), judge)
+
+
+async def test_by_default_http_answers_have_the_keys_of_openais_schema_only(place: Callable[..., Any], judge: Judge) -> None:
+    async with place() as it:
+        body = {"model": "m", "input": "Hi", "stream": True}
+        async with it.client.post(f"http://127.0.0.1:{it.port}/v1/responses", json=body) as response:
+            raw = await response.read()
+        judge.stream(raw, "responses")
+        assert b'"usage":null' not in raw and b"penalty" not in raw

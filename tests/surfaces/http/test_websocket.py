@@ -60,7 +60,7 @@ async def test_a_tool_loop_over_one_connection_sends_only_what_is_new(place: Cal
 
 
 async def test_the_events_are_those_of_the_post_route(place: Callable[..., Any]) -> None:
-    async with place("say Hello\nusage 3 2") as it, it.socket() as client:
+    async with place("say Hello\nusage 3 2", open_responses=True) as it, it.socket() as client:
         over_socket = await client.turn("Hi")
         body = {"model": "m", "input": "Hi", "stream": True}
         async with it.client.post(f"http://127.0.0.1:{it.port}/v1/responses", json=body) as response:

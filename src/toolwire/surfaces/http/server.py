@@ -251,7 +251,7 @@ class DrainingServer(Server):
                 app,
                 http=GuardedProtocol,
                 ws="none",  # the protocol loads it with the first handshake
-                ws_max_size=app.body_limit,
+                ws_max_size=getattr(app, "body_limit", 0),
                 ws_ping_interval=PING_EVERY_S,
                 ws_ping_timeout=None,
                 ws_per_message_deflate=False,  # it would cost each connection more memory than all else
