@@ -8,11 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import report
+from bench import report, side
+from bench.published import PAGE as PUBLISHED
 from bench.report import Row
+from bench.side import Side
+
+PICTURE = "pictures/benchmarks.svg"
+ABOUT = (
+    "> **What you get:** what Toolwire costs beside a relay that understands nothing, beside nginx and beside other gateways, in one run.",
+    ">",
+    "> **Use it when** you want to judge that, or to repeat it: `make bench` prints these tables. [Where the time goes](performance.md).",
+    "",
+    "Everything runs on loopback: gateways on one core, upstream and load on the other. Ratios come first: absolute figures belong to the machine.",
+)
 
 TITLES = {
     "scanner": "The scanner",
@@ -23,13 +35,23 @@ TITLES = {
 }
 
 
-def page(parts: dict[str, list[Row]], notes: list[str]) -> str:
-    """The Markdown page of a run."""
+def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes: list[str]) -> str:
+    """The Markdown page of a run. `picture`: where the chart lies, as seen from the page."""
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
-    out += ["Everything runs on loopback. Ratios come first: absolute figures belong to the machine.", ""]
+    out += [*ABOUT, ""]
+    if picture:
+        out += [f"![CPU of each gateway beside a byte relay: the shorter the bar, the cheaper]({picture})", ""]
     for name, rows in parts.items():
-        if rows:
-            out += [f"## {TITLES[name]}", "", report.markdown(rows), ""]
+        if not rows:
+            continue
+        judged, shown = [row for row in rows if row.sense], [row for row in rows if not row.sense]
+        out += [f"## {TITLES[name]}", "", report.markdown(judged or shown), ""]
+        if name == "gateway" and sides:
+            out += ["Side by side; in brackets, how many times the relay's:", "", side.markdown(sides), ""]
+        if judged and shown:
+            out += ["What the ratios are made of:", "", report.markdown(shown), ""]
+        if name == "scanner":
+            out += [PUBLISHED, ""]
     return "\n".join([*out, *(f"- {note}" for note in notes)]).rstrip() + "\n"
 
 
@@ -39,16 +61,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 3 for the gateway, 5 for Codex, 1 for hostile texts")
     parser.add_argument(
-        "--peers", action="append", choices=("litellm", "portkey", "all"), help="measure this gateway too; installs it into bench/work"
+        "--peers", action="append", choices=("litellm", "portkey", "none"), help="only this other gateway; default: all, installed into bench/work"
     )
-    parser.add_argument("--write", metavar="FILE", help="write the tables as Markdown, e.g. docs/benchmarks.md")
+    parser.add_argument("--write", metavar="FILE", help="write the tables as Markdown, and a chart beside it, e.g. docs/benchmarks.md")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed or not measured")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.parts) - TITLES.keys()
     if unknown:
         parser.error(f"unknown part: {', '.join(sorted(unknown))}; known: {', '.join(TITLES)}")
-    peers = ("litellm", "portkey") if "all" in (arguments.peers or ()) else tuple(arguments.peers or ())
+    peers = tuple(peer for peer in arguments.peers or ("litellm", "portkey") if peer != "none")
+    sides: list[Side] = []
     parts: dict[str, list[Row]] = {}
     notes: list[str] = []
     for name in arguments.parts or TITLES:
@@ -60,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
         elif name == "gateway":
             from bench import gateway
 
-            parts[name], found = gateway.run(1 if arguments.quick else arguments.rounds or 3, peers)
+            parts[name], sides, found = gateway.run(1 if arguments.quick else arguments.rounds or 3, peers)
+            print(f"\n{side.markdown(sides)}", flush=True)
             notes += found
         elif name == "codex":
             from bench import codex
@@ -82,7 +106,10 @@ def main(argv: list[str] | None = None) -> int:
     for note in notes:
         print(f"- {note}")
     if arguments.write:
-        Path(arguments.write).write_text(page(parts, notes))
+        target, drawn = Path(arguments.write), side.picture(sides)
+        if drawn:
+            (target.parent / PICTURE).write_text(drawn)
+        target.write_text(page(parts, sides, PICTURE if drawn else "", notes))
         print(f"written to {arguments.write}")
     if arguments.json:
         rows = [asdict(row) for part in parts.values() for row in part]

@@ -19,7 +19,8 @@ from typing import Any
 from bench import peers as other_gateways
 from bench.process import LOAD_CORE, WORK, Process, answer, answers, free_port, is_compiled, tool
 from bench.report import Row, figure
-from bench.targets import STARTS, Target, start_toolwire
+from bench.side import Side
+from bench.targets import STARTS, TITLES, Target, start_toolwire
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 PIECES = 200
@@ -127,12 +128,12 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
     return {key: {name: median(one[name] for one in all_) for name in all_[0]} for key, all_ in found.items()}, notes
 
 
-def crowd(target: Target) -> list[float]:
-    """The largest resident size in each of three rounds of 256 streams."""
+def crowd(target: Target, rounds: int) -> list[float]:
+    """The largest resident size in each round of 256 streams."""
     peaks = []
     assert target.process is not None
     process = target.process
-    for _ in range(3):
+    for _ in range(rounds):
         seen = [0.0]
         load(target, CROWD, watch=lambda seen=seen: seen.append(process.rss_mb()))
         peaks.append(max(seen))
@@ -156,7 +157,7 @@ def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
     for peer in peers:
         for name, words in (("plain", "plain request"), ("paced", "paced stream")):
             mine, other = figures.get(("toolwire", name)), figures.get((peer, name))
-            title = f"{words}, CPU: times cheaper than {other_gateways.TITLES[peer]}"
+            title = f"{words}, CPU: times cheaper than {TITLES[peer]}"
             if mine is None or other is None:
                 rows.append(Row(title, None, "", "at least", PEER_TARGETS[peer, name]))
                 continue
@@ -211,8 +212,32 @@ def absolute_rows(figures: Figures) -> list[Row]:
     return rows
 
 
-def run(rounds: int = 3, peers: Sequence[str] = ()) -> tuple[list[Row], list[str]]:
-    """The rows of the table and the notes under it."""
+def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
+    """One gateway's column of the comparison."""
+
+    def of(measure: str, field: str, scale: float = 1.0, beyond: bool = False) -> float | None:
+        one, bare = figures.get((target.name, measure)), figures.get(("upstream", measure))
+        if one is None or (beyond and (bare is None or target.process is None)):
+            return None
+        return (one[field] - (bare[field] if beyond and bare is not None else 0.0)) * scale
+
+    burst, plain, mine = figures.get((target.name, "burst")), figures.get((target.name, "plain")), target.process is not None
+    return Side(
+        TITLES[target.name],
+        plain_rps=plain["requests"] / plain["seconds"] if plain else None,
+        plain_added_ms=of("plain one by one", "total_p50", 0.001, beyond=True),
+        plain_cpu_ms=of("plain", "cpu_ms") if mine else None,
+        paced_cpu_ms=of("paced", "cpu_ms") if mine else None,
+        burst_chunks=burst["events"] / burst["seconds"] if burst else None,
+        first_added_ms=of("paced", "first_p50", 0.001, beyond=True),
+        idle_mb=target.idle_mb if mine else None,
+        crowd_mb=max(peaks) if peaks else None,
+        start_s=target.cold_s if mine else None,
+    )
+
+
+def run(rounds: int = 3, peers: Sequence[str] = ()) -> tuple[list[Row], list[Side], list[str]]:
+    """The rows of the table, the gateways side by side, and the notes under them."""
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
     targets = [Target("upstream", upstream_port)]
@@ -224,27 +249,30 @@ def run(rounds: int = 3, peers: Sequence[str] = ()) -> tuple[list[Row], list[str
             trial = start_toolwire(upstream_port)
             cold.append(trial.cold_s)
             trial.stop()
-        for start in STARTS.values():
-            targets.append(start(upstream_port))
-        for peer in peers:
+        for name, start in (*STARTS.items(), *((peer, other_gateways.STARTS[peer]) for peer in peers)):
             try:
-                targets.append(other_gateways.start(peer, upstream_port))
+                targets.append(start(upstream_port))
             except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-                notes.append(f"{peer} could not be measured: {str(error)[-300:]}")
+                if name == "toolwire":
+                    raise
+                notes.append(f"{name} could not be measured: {str(error)[-300:]}")
         time.sleep(0.5)
         for target in targets:
             target.idle_mb = target.process.rss_mb() if target.process else 0.0
         ours = next(target for target in targets if target.name == "toolwire")
         figures, failed = measure_all(targets, rounds)
         notes += failed
-        try:
-            peaks = crowd(ours)
-        except Failed as error:
-            peaks, notes = [], [*notes, f"failed: {error}"]
-        for target in targets[3:]:
-            notes.append(f"{other_gateways.TITLES[target.name]}: idle {figure(target.idle_mb)} MB, cold start {figure(target.cold_s)} s")
+        peaks: dict[str, list[float]] = {}
+        for target in targets[1:]:
+            try:
+                peaks[target.name] = crowd(target, 3 if target is ours else 1)
+            except Failed as error:
+                notes.append(f"failed: {error}")
     finally:
         for target in targets:
             target.stop()
         upstream.stop()
-    return [*ratio_rows(figures, peers), *memory_rows(ours, peaks, cold), *absolute_rows(figures)], notes
+    ours.cold_s = median(cold)
+    notes.append("versions: " + ", ".join(filter(None, (other_gateways.version_of(target.name) for target in targets[2:]))))
+    sides = [side(target, figures, peaks.get(target.name)) for target in targets]
+    return [*ratio_rows(figures, peers), *memory_rows(ours, peaks.get("toolwire", []), cold), *absolute_rows(figures)], sides, notes

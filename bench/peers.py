@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from bench.process import GATEWAY_CORE, WORK, Process, answers, free_port
 from bench.targets import AUTHORIZATION, KEY, MODELS, Target
 
-TITLES = {"litellm": "LiteLLM proxy", "portkey": "Portkey gateway"}
 INSTALL_S = 900
 QUESTION = {"model": "bench-plain", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -61,5 +61,18 @@ def _started(name: str, process: Process, port: int, headers: dict[str, str]) ->
 STARTS: dict[str, Callable[[int], Target]] = {"litellm": _litellm, "portkey": _portkey}
 
 
-def start(name: str, upstream: int) -> Target:
-    return STARTS[name](upstream)
+def version_of(name: str) -> str:
+    """What runs there, for whoever repeats it."""
+    try:
+        if name == "litellm":
+            found = next((WORK / "litellm" / "lib").glob("python*/site-packages/litellm-*.dist-info")).name
+            return f"LiteLLM {found.removeprefix('litellm-').removesuffix('.dist-info')}"
+        if name == "portkey":
+            package = json.loads((WORK / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "package.json").read_text())
+            return f"Portkey gateway {package['version']} (with an older @hono/node-server, because its streaming is broken as published)"
+        if name == "nginx":
+            told = subprocess.run([shutil.which("nginx") or "/usr/sbin/nginx", "-v"], capture_output=True, text=True, check=False).stderr
+            return "nginx " + told.strip().rpartition("/")[2]
+    except (OSError, StopIteration, ValueError, KeyError):
+        pass
+    return ""

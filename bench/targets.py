@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,4 +100,43 @@ def start_toolwire_codex(provider: int, binary: Path) -> Target:
     return Target("gateway", port, process, AUTHORIZATION, cold)
 
 
-STARTS: dict[str, Callable[[int], Target]] = {"toolwire": start_toolwire, "relay": start_relay}
+NGINX = """
+daemon off; worker_processes 1; pid nginx.pid; error_log nginx.err;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+  keepalive_requests 1000000;
+  upstream up {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 1000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=1024; client_max_body_size 64m;
+    location / {{ proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }}
+  }}
+}}
+"""
+
+
+def start_nginx(upstream: int) -> Target:
+    home, command = WORK / "nginx", shutil.which("nginx") or "/usr/sbin/nginx"
+    if not Path(command).exists():
+        raise RuntimeError("nginx is not installed")
+    home.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    (home / "nginx.conf").write_text(NGINX.format(upstream=upstream, port=port))
+    process = Process([command, "-p", str(home), "-c", "nginx.conf"], core=GATEWAY_CORE, log="nginx")
+    try:
+        cold = process.wait_until(lambda: answers(port, "/v1/models"))
+    except RuntimeError:
+        process.stop()
+        raise
+    return Target("nginx", port, process, AUTHORIZATION, cold)
+
+
+STARTS: dict[str, Callable[[int], Target]] = {"toolwire": start_toolwire, "relay": start_relay, "nginx": start_nginx}
+TITLES = {
+    "upstream": "the upstream alone",
+    "toolwire": "**Toolwire**",
+    "relay": "byte relay (uvicorn, aiohttp)",
+    "nginx": "nginx",
+    "litellm": "LiteLLM proxy",
+    "portkey": "Portkey gateway",
+}

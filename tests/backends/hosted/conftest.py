@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
@@ -22,7 +21,7 @@ def library() -> None:
     lacking = [name for name in ("pydantic_ai", "anthropic", "google.genai") if not _there(name)]
     if lacking:
         line = f"the extra [hosted] is not installed: {', '.join(lacking)} missing"
-        pytest.fail(line) if os.environ.get("CI") == "true" else pytest.skip(line)
+        pytest.skip(line)
 
 
 def _there(name: str) -> bool:
