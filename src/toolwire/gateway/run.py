@@ -380,10 +380,11 @@ class _Blocks:
     def __aiter__(self) -> _Blocks:
         return self
 
-    async def __anext__(self) -> bytes:
-        if self._first is None:
-            return await anext(self._rest)
-        block = await self._first
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._rest.__anext__() if self._first is None else self._begun(self._first)
+
+    async def _begun(self, first: asyncio.Future[bytes]) -> bytes:
+        block = await first
         self._first = None
         return block
 

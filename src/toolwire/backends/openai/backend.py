@@ -218,7 +218,13 @@ async def _read_stream(response: Reply, reader: AnswerReader, limit: int | None,
         if reader.finishing and until is None:
             until = now() + END_MARK_S
         try:
-            block = await _read_until(response, until) if until is None or now() < until else b""
+            if until is None:
+                block = await response.read()
+            elif now() < until:
+                async with asyncio.timeout_at(until):
+                    block = await response.read()
+            else:
+                block = b""
         except (TransportFault, TimeoutError):
             if not reader.finishing:
                 raise
@@ -231,13 +237,6 @@ async def _read_stream(response: Reply, reader: AnswerReader, limit: int | None,
         batch = reader.feed(block) if block else reader.finish()
         if batch:
             yield batch
-
-
-async def _read_until(response: Reply, until: float | None) -> bytes:
-    if until is None:
-        return await response.read()
-    async with asyncio.timeout_at(until):
-        return await response.read()
 
 
 async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:

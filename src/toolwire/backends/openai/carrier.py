@@ -6,7 +6,7 @@ One pool of connections per event loop and way, made when first used, shared by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -24,7 +24,7 @@ class Reply(Protocol):
     status: int
     headers: Mapping[str, str]
 
-    async def read(self) -> bytes:
+    def read(self) -> Awaitable[bytes]:
         """What has come, at least a byte; nothing once the answer is over. Raises `TransportFault`."""
         ...
 

@@ -16,7 +16,7 @@ import base64
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import cache
 from typing import Any
 
@@ -200,7 +200,9 @@ class _Connection(asyncio.Protocol):
         try:
             self._transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
             while self._head:
-                await self._wait()
+                await self._coming()
+                if self._failure is not None:
+                    raise self._failure
         except BaseException:
             self.abort()
             raise
@@ -210,7 +212,9 @@ class _Connection(asyncio.Protocol):
         while not self._blocks:
             if self.ended:
                 return b""
-            await self._wait()
+            await self._coming()
+            if self._failure is not None and not self._blocks:
+                raise self._failure
         blocks = self._blocks
         self._blocks, self._size = [], 0
         if self._paused:
@@ -231,26 +235,21 @@ class _Connection(asyncio.Protocol):
             self._timer = None
         self._transport.abort()
 
-    async def _wait(self) -> None:
-        """Until something has come. Raises what is wrong with the connection."""
-        if self._failure is not None:
-            raise self._failure
+    def _coming(self) -> asyncio.Future[None]:
+        """Done when something has come, or something is wrong with the connection."""
         loop = self._direct.loop
         self._waiter = waiter = loop.create_future()
-        if self._read_s:
+        if self._failure is not None:
+            waiter.set_result(None)
+        elif self._read_s:
             self._waited_since = loop.time()
             if self._timer is None:  # one timer for many reads: it looks how long the last one has taken
                 self._timer = loop.call_later(self._read_s, self._look)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-        if self._failure is not None and not self._blocks:
-            raise self._failure
+        return waiter
 
     def _look(self) -> None:
         self._timer = None
-        if self._waiter is None:
+        if self._waiter is None or self._waiter.done():
             return
         left = self._waited_since + self._read_s - self._direct.loop.time()
         if left > 0:
@@ -345,9 +344,9 @@ class DirectReply:
         self.status = connection.status
         self.headers: Mapping[str, str] = connection.headers
 
-    async def read(self) -> bytes:
+    def read(self) -> Awaitable[bytes]:
         """What has come; nothing once the answer is over."""
-        return await self._connection.read()
+        return self._connection.read()
 
     def release(self) -> None:
         """The connection is kept where the answer is over, and closed where it is not, so that the server stops."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -215,8 +215,8 @@ class Exchange:
         self.started, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.common, *self.left(headers)]})
 
-    async def piece(self, block: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": block, "more_body": True})
+    def piece(self, block: bytes) -> Awaitable[None]:
+        return self._send({"type": "http.response.body", "body": block, "more_body": True})
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
