@@ -1,4 +1,4 @@
-"""`python -m bench [scanner] [gateway] [codex] [local] [vault]`: the benchmarks, side by side with their baselines, judged against the targets.
+"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks, side by side with their baselines, judged against the targets.
 
 Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed or could not be measured.
 """
@@ -29,6 +29,7 @@ ABOUT = (
 TITLES = {
     "scanner": "The scanner",
     "gateway": "The gateway",
+    "path": "Inside the gateway",
     "codex": "Codex, through Toolwire and driven directly",
     "local": "The embedded model, beside llama.cpp's own server",
     "vault": "Search in a vault",
@@ -86,6 +87,10 @@ def main(argv: list[str] | None = None) -> int:
             parts[name], sides, found = gateway.run(1 if arguments.quick else arguments.rounds or 3, peers)
             print(f"\n{side.markdown(sides)}", flush=True)
             notes += found
+        elif name == "path":
+            from bench import path
+
+            parts[name] = path.run(2 if arguments.quick else 8)
         elif name == "codex":
             from bench import codex
 

@@ -32,8 +32,8 @@ MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 REQUEST_COPIES = 3
 """A request is held as bytes, as the decoded turn, and as what the backend is asked."""
-FRAME_BYTES, BATCH_BYTES, BLOCK_BYTES = 130, 100, 40
-"""What Python itself needs around a frame, a batch and a block."""
+FRAME_BYTES, BATCH_BYTES, BLOCK_BYTES, EVENT_BYTES = 130, 100, 40, 120
+"""What Python itself needs around a frame, a batch, a block and an event."""
 EACH = 128
 """So many rows come between two looks at the size."""
 _LARGE = 64 * 1024
@@ -224,8 +224,12 @@ class Trace:
         try:
             frames, blocks = self.frames[self._weighed[0] :], self.blocks[self._weighed[1] :]
             self._weighed = (len(self.frames), len(self.blocks))
-            size = sum(FRAME_BYTES + weight(frame[2]) for frame in frames) + sum(map(len, blocks)) + len(blocks) * BLOCK_BYTES
-            self._grow(size + self.out.weigh() + sum(tape.weigh() for tape in self.tapes))
+            size = len(frames) * FRAME_BYTES + sum(map(len, blocks)) + len(blocks) * BLOCK_BYTES + self.out.weigh()
+            for _, _, data in frames:
+                size += len(data) if type(data) is bytes else weight(data)
+            for tape in self.tapes:
+                size += tape.weigh()
+            self._grow(size)
         except Exception:  # who only watches must not change what is watched
             log.exception("a turn could not be watched further")
             self.stop(cut=True)
@@ -323,9 +327,13 @@ class Tape:
         new = self.kept[self._weighed :]
         self._weighed += len(new)
         size = len(new) * BATCH_BYTES
-        if set(map(type, new)) == {str}:
-            return size + sum(map(len, new))
-        return size + sum(len(one) if isinstance(one, str) else sum(map(_event_bytes, one[1:])) for one in new)
+        for one in new:
+            if type(one) is str:
+                size += len(one)
+            else:
+                for event in one[1:]:
+                    size += EVENT_BYTES + (len(event.text) if type(event) is Text else _said_bytes(event))
+        return size
 
     def close(self) -> None:
         """What comes from now on is not kept."""
@@ -355,10 +363,10 @@ class _Closed(list[Any]):
         pass
 
 
-def _event_bytes(event: Event) -> int:
+def _said_bytes(event: Event) -> int:
     if isinstance(event, Text | Thought | Refusal):
-        return 120 + len(event.text)
-    return 120 + (len(event.delta) if isinstance(event, CallArgs) else 0)
+        return len(event.text)
+    return len(event.delta) if isinstance(event, CallArgs) else 0
 
 
 def weight(data: Any, depth: int = 4) -> int:

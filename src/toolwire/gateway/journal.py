@@ -128,7 +128,8 @@ class Journal:
 
     def _grown(self, trace: Trace, size: int) -> bool:
         self._bytes += size
-        self._make_room()
+        if self._bytes > self._most_bytes:
+            self._make_room()
         return self._bytes <= self._most_bytes
 
     def _make_room(self) -> None:

@@ -31,6 +31,8 @@ MOST_CALLS = 128
 QUIET = ("/healthz", "/livez", "/readyz", "/metrics", "/ui/static/")
 """Paths that machines ask for again and again: their lines stand at level debug."""
 
+OWN_WORDS = frozenset({"turn_id", "answer_id", "key", "api", "backend", "strategy", "turn", "status", "finish", "output_mode"})
+"""Fields in whose values nobody else had a say: they need no quotes."""
 _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
 
@@ -48,8 +50,10 @@ class RequestLog:
         """A turn that has ended, by whatever end. Goes into the gateway's observers."""
         if not access.isEnabledFor(logging.INFO):
             return
-        words = (summary.request_id, summary.model, *summary.tool_call_names[:MOST_CALLS], *summary.tool_call_ids[:MOST_CALLS])
-        self._tell(logging.INFO, {"event": "turn", **turn_fields(summary)}, " ".join(words))
+        words = f"{summary.request_id} {summary.model}"
+        if summary.tool_call_count:
+            words = " ".join((words, *summary.tool_call_names[:MOST_CALLS], *summary.tool_call_ids[:MOST_CALLS]))
+        self._tell(logging.INFO, turn_fields(summary), words)
         if summary.contents is not None and access.isEnabledFor(logging.DEBUG):
             told = {"input": summary.contents.asked(summary.turn) if summary.turn is not None else [], "output": summary.contents.said()}
             self._tell(logging.DEBUG, {"event": "contents", "request_id": summary.request_id, **told, "left_out": summary.contents.left_out})
@@ -108,6 +112,7 @@ class _Line:
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
     """How a turn went: no contents, no key, no client's words beyond the model's and the tools' names."""
     return {
+        "event": "turn",
         "request_id": summary.request_id,
         "turn_id": summary.turn_id,
         "answer_id": summary.answer_id,
@@ -160,7 +165,7 @@ class _Formatter(logging.Formatter):
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is None:
             return super().format(record)
-        shown = [f"{name}={_plain(value)}" for name, value in fields.items() if value and name != "event"]
+        shown = [f"{name}={value if name in OWN_WORDS else _plain(value)}" for name, value in fields.items() if value and name != "event"]
         return f"{self.formatTime(record)} {record.levelname} {fields.get('event', 'request')} {' '.join(shown)}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
@@ -186,6 +191,7 @@ def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) 
     """Everything goes to stderr, in one format. Others' logs stay out: the surface reports whatever a person needs to know."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter((_JsonFormatter if format == "json" else _Formatter)(mask))
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # what no line of ours tells, no record need find out
     root = logging.getLogger()
     for earlier in [one for one in root.handlers if isinstance(one.formatter, _Formatter)]:
         root.removeHandler(earlier)

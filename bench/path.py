@@ -1,0 +1,158 @@
+"""Where the time of a request goes inside the gateway: `python -m bench path`. No sockets: the application is called as a server calls it, before an
+upstream that answers at once, and parts of it are switched off in turn. What a part costs is the difference.
+
+CPU time of the best of several rounds; the gateway's own part of a request, without the HTTP server, the upstream's client and the system's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+from bench.report import Row, figure
+from toolwire.backends.openai.backend import OpenAIBackend
+from toolwire.config import JournalSettings, ServerSettings, Settings
+from toolwire.gateway.pipeline import Gateway
+from toolwire.surfaces.http import logs
+from toolwire.surfaces.http.app import App, create_app
+from toolwire.surfaces.http.server import settle_memory
+from toolwire.surfaces.http.watch import LEAVING, Leaving
+
+KEY = "sk-bench-0123456789"
+CHUNKS = 500
+PLAIN = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hello there.", "refusal": None}, "logprobs": None, "finish_reason": "stop"}
+    ],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16},
+}
+
+
+def _chunk(delta: dict[str, str], reason: str | None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    return b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}).encode() + b"\n\n"
+
+
+PIECE, LAST = _chunk({"content": "word "}, None), _chunk({}, "stop") + b"data: [DONE]\n\n"
+
+
+class _Reply:
+    """An upstream's answer, a block a read; between two reads of a stream the event loop turns once, as it does between two packets."""
+
+    status = 200
+
+    def __init__(self, stream: bool) -> None:
+        self.headers = {"content-type": "text/event-stream" if stream else "application/json"}
+        self._blocks: Iterator[bytes] = iter([PIECE] * CHUNKS + [LAST] if stream else [json.dumps(PLAIN).encode()])
+        self._stream = stream
+
+    async def read(self) -> bytes:
+        if self._stream:
+            turned = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(turned.set_result, None)
+            await turned
+        return next(self._blocks, b"")
+
+    def release(self) -> None: ...
+
+
+class _Carrier:
+    session: Any = None
+
+    def usable(self) -> bool:
+        return True
+
+    async def post(self, url: Any, headers: Any, request: Any, body: bytes) -> _Reply:
+        return _Reply(b'"stream":true' in body)
+
+    async def leave(self, user: object) -> None: ...
+
+
+class _Model(OpenAIBackend):
+    async def prepare(self) -> None: ...
+
+
+def _app(journal: str) -> App:
+    model = _Model("m", {"base_url": "http://127.0.0.1:1/v1", "tools": "native", "profile": "openai"})
+    model._carrier = _Carrier()  # type: ignore[assignment]
+    settings = Settings(server=ServerSettings(keys=(KEY,)), journal=JournalSettings(contents=journal))  # type: ignore[arg-type]
+    return create_app(Gateway(settings, store=None, backends={"m": model}), settings, None)
+
+
+async def _ask(app: App, stream: bool) -> None:
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Say hi."}], **({"stream": True} if stream else {})}).encode()
+    headers = [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + KEY.encode()), (b"content-type", b"application/json")]
+    scope: dict[str, Any] = {"type": "http", "asgi": {}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/chat/completions"}
+    scope |= {"headers": [*headers, (b"content-length", b"%d" % len(raw))], "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 1)}
+    scope[LEAVING] = Leaving(lambda: True)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    async def send(message: Any) -> None: ...
+
+    await app(scope, receive, send)
+
+
+async def _best(ask: Callable[[], Awaitable[None]], times: int, rounds: int) -> float:
+    """CPU microseconds of one, in the best round."""
+    found = []
+    for _ in range(rounds + 1):
+        began = time.process_time()
+        for _ in range(times):
+            await ask()
+        found.append(1e6 * (time.process_time() - began) / times)
+    return min(found[1:])
+
+
+@contextmanager
+def _logging(level: str) -> Iterator[None]:
+    root = logging.getLogger()
+    before, was = list(root.handlers), root.level
+    with redirect_stderr(io.StringIO()):
+        logs.configure(level)
+        try:
+            yield
+        finally:
+            root.handlers[:] = before
+            root.setLevel(was)
+
+
+async def _measure(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    plain, chunk = {}, {}
+    for name, journal, level in (("all", "memory", "info"), ("log", "memory", "warning"), ("journal", "off", "info"), ("rest", "off", "warning")):
+        with _logging(level):
+            app = _app(journal)
+            plain[name] = await _best(lambda app=app: _ask(app, False), 300, rounds)  # type: ignore[misc]
+            chunk[name] = await _best(lambda app=app: _ask(app, True), 4, rounds) / CHUNKS  # type: ignore[misc]
+    return plain, chunk
+
+
+def run(rounds: int = 8) -> list[Row]:
+    import uvloop
+
+    settle_memory()
+    plain, chunk = uvloop.run(_measure(rounds))
+    rows = []
+    for what, found in (("a plain request", plain), ("a streamed chunk, alone in its read", chunk)):
+        rows.append(Row(f"{what}: all of the gateway's own work", found["all"], unit="µs"))
+        for part, words in (("journal", "the journal of contents"), ("log", "the line of the log")):
+            cost = max(0.0, found["all"] - found[part])
+            rows.append(Row(f"{what}: of it {words}", cost, f"{100 * cost / found['all']:.0f} %; {figure(found[part])} µs without it", unit="µs"))
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row.cells(), file=sys.stdout)
