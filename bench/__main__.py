@@ -1,4 +1,4 @@
-"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks, side by side with their baselines, judged against the targets.
+"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks beside their baselines, judged by targets.
 
 Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed or could not be measured.
 """
