@@ -39,7 +39,7 @@ KEEP_ALIVE_S = 75
 BACKLOG = 2048
 PING_EVERY_S = 20.0
 CANCEL_WITHIN_S = 3.0
-COLLECT_AFTER = (20_000, 20, 20)
+COLLECT_AFTER = (50_000, 20, 50)
 FORCED = 130
 
 log = logging.getLogger("toolwire.http")
