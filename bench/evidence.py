@@ -103,12 +103,21 @@ def read_tests(told: str) -> Reading:
     return Reading("; ".join([figures, *notes]), lost == 0 if ran else None, "\n".join(f"- `{note}`" for note in notes if note))
 
 
+def read_steps(told: Any) -> Reading:
+    """The steps of a way that a person goes, with their times."""
+    steps = told["steps"]
+    called, arguments = told["call"]
+    lines = ["| step | time |", "|---|---|", *(f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items())]
+    said = f"- The model `{told['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {told['answer'].strip()[:120]}"
+    return Reading(f"{sum(steps.values()):.0f} s from nothing to an answer that uses a tool's result", True, "\n".join([*lines, "", said]))
+
+
 # --- what is run ---------------------------------------------------------------------------------------------------------------------------------
 
 FUZZ, SCANNER, GATEWAY, CODEX = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json", WORK / "codex.json"
 DIALECTS = WORK / "dialects.json"
 HOSTILE = WORK / "hostile.json"
-FAULTS = WORK / "faults.json"
+FAULTS, FIRST = WORK / "faults.json", WORK / "first-minute.json"
 LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK / "vault.json"
 
 
@@ -121,6 +130,15 @@ def tested(name: str, title: str, file: str, which: str, variables: Mapping[str,
 
 
 SECTIONS: tuple[Section, ...] = (
+    Section(
+        "first-minute",
+        "A new user's path: clone, make serve, the first tool call by an SDK",
+        ("bench/first_minute.py", "--json", str(FIRST)),
+        ("bench/first_minute.py", "--json", str(FIRST)),
+        FIRST,
+        read_steps,
+        must=True,
+    ),
     Section(
         "fuzz",
         "Random cases of the laws",

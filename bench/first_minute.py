@@ -1,6 +1,6 @@
 """A new user's path, timed: clone, `make serve`, and the first tool call by an SDK.
 
-    python bench/first_minute.py [--from REPOSITORY] [--json]
+    python bench/first_minute.py [--from REPOSITORY] [--json FILE]
 
 Everything happens in a temporary folder: a clone of this checkout's last commit (or of REPOSITORY), its virtual environment, a home without any
 settings, and the openai package in an environment of its own, as a user's program would have it. The program is a tool loop as the README shows it.
@@ -52,11 +52,13 @@ print(json.dumps({**told, "call_s": called - begun, "answer_s": ended - called})
 def main() -> int:
     options = argparse.ArgumentParser(description="A new user's path from a fresh clone, timed.")
     options.add_argument("--from", dest="source", default=str(ROOT), metavar="REPOSITORY", help="what is cloned; this checkout, unless told")
-    options.add_argument("--json", action="store_true", help="the times as JSON")
+    options.add_argument("--json", metavar="FILE", type=Path, help="write the times as JSON too")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         told = walk(given.source, Path(scratch))
-    print(json.dumps(told, ensure_ascii=False) if given.json else table(told))
+    print(table(told))
+    if given.json:
+        given.json.write_text(json.dumps(told, ensure_ascii=False) + "\n")
     return 0
 
 

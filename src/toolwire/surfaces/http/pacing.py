@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 
 PACED = frozenset({401, 429})
-AT_ONCE = 20
-HELD_S = 1.0
+AT_ONCE = 50
+HELD_S = 0.25
 
 
 class Pace:
