@@ -177,7 +177,7 @@ SECTIONS: tuple[Section, ...] = (
         "codex-park",
         "A parked Codex turn goes on after a long wait",
         "backends/codex/test_codex_gateway.py",
-        "park_of_half",
+        "long_park",
         {"TOOLWIRE_LONG_PARK_S": ("360", "5")},
     ),
     tested("codex-kills", "Codex killed at random moments", "backends/codex/test_codex_gateway.py", "kill_9", {"TOOLWIRE_KILL_ROUNDS": ("50", "3")}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from yarl import URL
 
-from toolwire.backends.openai import direct
+from toolwire.backends.openai import carrier, direct
 from toolwire.backends.openai.direct import Direct, Request
 from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
 
@@ -258,6 +259,68 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
         await asyncio.sleep(0.1)
         assert await asked(client, to(server.port)) == (200, b"hi")
         assert server.connections == 2
+
+
+async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_again_on_that_connection() -> None:
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno")
+
+    connections: list[asyncio.StreamWriter] = []
+    client, listener = Direct(), await asyncio.start_server(early, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    try:
+        for number in (1, 2):
+            assert await asyncio.wait_for(asked(client, to(port), b"x" * 32_000_000), 5) == (400, b"no")
+            assert len(connections) == number
+    finally:
+        client.close()
+        for writer in connections:
+            writer.transport.abort()
+        listener.close()
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("behind", [b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\n\r\nabc", b"HTTP/1.1 200 OK\r\nContent-Le", b"nonsense"])
+async def test_what_comes_behind_a_whole_answer_is_nobodys(behind: bytes) -> None:
+    async with serving(writes(WHOLE + behind)) as (client, server):
+        for number in (1, 2):
+            assert await asked(client, to(server.port)) == (200, b"hi")
+            assert server.connections == number
+
+
+async def test_the_time_limit_of_an_earlier_request_does_not_hold_for_the_next() -> None:
+    async def slower(streams: Streams, number: int) -> None:
+        if number == 1:
+            await asyncio.sleep(0.05)
+            streams[1].write(WHOLE)
+        else:
+            await asyncio.sleep(30)
+
+    async with serving(slower) as (client, server):
+        await asked(client, to(server.port, read_s=30))
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TooLate):
+            await asked(client, to(server.port, read_s=0.1))
+        assert asyncio.get_running_loop().time() - began < 5
+
+
+async def test_a_host_whose_first_address_leads_nowhere_is_reached_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(writes(WHOLE)) as (client, server):
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        nowhere, here = (*kind, ("192.0.2.1", server.port)), (*kind, ("127.0.0.1", server.port))
+
+        async def found(*_: object, **__: object) -> list[object]:
+            return [nowhere, here]
+
+        monkeypatch.setattr(client.loop, "getaddrinfo", found)
+        assert await asyncio.wait_for(asked(client, to(server.port, connect_s=20)), 5) == (200, b"hi")
+
+
+def test_faults_of_the_proxied_way_keep_nothing_of_earlier_requests() -> None:
+    first, second = carrier.fault(TimeoutError()), carrier.fault(TimeoutError())
+    assert isinstance(first, TooLate) and first is not second
 
 
 async def test_a_reader_that_leaves_or_is_cancelled_closes_the_connection() -> None:

@@ -124,6 +124,28 @@ async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     assert KEY not in file.read_text()
 
 
+async def test_a_key_that_is_spelled_in_another_way_is_not_shown_either() -> None:
+    spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
+
+    def tell(request: Any) -> Reply:
+        raw = f'{{"error": {{"message": "bad key {spelled}", "type": "x", "param": null, "code": null}}}}'
+        return Reply((raw.encode(),), 400, {"Content-Type": "application/json"})
+
+    async with FakeUpstream(tell) as upstream:
+        done = await run(upstream.base_url, "--only", "chat,http", "--model", "m", "--json", "--api-key", KEY)
+    assert done.returncode == 1
+    assert KEY not in done.stdout + done.stderr and KEY not in json.dumps(json.loads(done.stdout), ensure_ascii=False)
+
+
+async def test_a_flood_of_events_is_told_in_a_sentence() -> None:
+    def tell(request: Any) -> Reply:
+        return Reply((b"data: {}\n\n" * 100_000,))
+
+    async with FakeUpstream(tell) as upstream:
+        done = await run(upstream.base_url, "--only", "chat.stream", "--model", "m")
+    assert done.returncode == 1 and "more than 5,000 events" in " ".join(done.stdout.split())
+
+
 # --- it can not run ------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,21 +31,23 @@ async def main():
 asyncio.run(main())
 """
 
+HERE = this_process().rpartition("/")[0].rpartition("/")[0]
+
 
 def test_this_process_is_here() -> None:
     assert not is_gone(this_process())
 
 
 def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
-    assert not is_gone("") and not is_gone("elsewhere/1/1") and not is_gone(f"{socket.gethostname()}/x/1") and not is_gone("a/b")
+    assert not is_gone("") and not is_gone("elsewhere/1/1") and not is_gone(f"{HERE}/x/1") and not is_gone("a/b")
 
 
 def test_a_process_that_ended_is_gone_and_so_is_one_whose_number_another_has() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert is_gone(f"{socket.gethostname()}/{ended.pid}/1")
-    assert is_gone(f"{socket.gethostname()}/{os.getppid()}/1")
-    assert is_gone(f"{socket.gethostname()}/{os.getpid()}/1")
+    assert is_gone(f"{HERE}/{ended.pid}/1")
+    assert is_gone(f"{HERE}/{os.getppid()}/1")
+    assert is_gone(f"{HERE}/{os.getpid()}/1")
 
 
 async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(tmp_path: Path) -> None:

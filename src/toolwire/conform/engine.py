@@ -18,6 +18,8 @@ from toolwire.conform.questions import PATHS, QUESTIONS, Question
 
 ABSENT = (404, 405, 501)
 MOST_TIMEOUTS = 3
+MOST_LATE = 8
+"""So many late answers in all, however many quick ones came between."""
 
 
 class NothingToJudge(Exception):
@@ -52,13 +54,18 @@ class Engine:
         self._probe = probe
         self._model = model
         self._exchanges: dict[str, Exchange] = {}
-        self._timeouts = 0
+        self._timeouts = self._late = 0
+
+    @property
+    def _gave_up(self) -> bool:
+        return self._timeouts >= MOST_TIMEOUTS or self._late >= MOST_LATE
 
     async def judge(self, check: Check) -> Verdict:
         for name in check.asks:
             await self._exchange(name)
-        if self._timeouts >= MOST_TIMEOUTS and any(self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks):
-            return Verdict("not-run", f"asked no more: {self._timeouts} answers in a row ran into the time limit")
+        if self._gave_up and any(self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks):
+            why = f"{self._timeouts} answers in a row" if self._timeouts >= MOST_TIMEOUTS else f"{self._late} answers"
+            return Verdict("not-run", f"asked no more: {why} ran into the time limit")
         try:
             return check.judge([self._exchanges[name] for name in check.asks])
         except Exception as error:  # whatever an endpoint sends, the run goes on
@@ -77,13 +84,14 @@ class Engine:
         if request is None:
             because = next((exchange.wanting for exchange in earlier.values() if exchange.wanting), "the answer before it has not what this needs")
             return Exchange(question.name, question.family, Request(""), wanting=because)
-        if self._timeouts >= MOST_TIMEOUTS:
+        if self._gave_up:
             return Exchange(question.name, question.family, request)
         best: Exchange | None = None
         for attempt, way in enumerate(question.ways, 1):
             tried = request.but(**way) if way else request
             exchange = replace(await self._probe.ask(question.name, question.family, tried), attempts=attempt)
             self._timeouts = self._timeouts + 1 if exchange.late else 0
+            self._late += exchange.late
             if exchange.late:
                 return exchange
             if exchange.ok and (question.done is None or question.done(exchange)):
@@ -105,7 +113,10 @@ async def choose_model(probe: Probe, model: str) -> str:
     entries = mappings(mapping(exchange.json).get("data"))
     first = next((entry["id"] for entry in entries if isinstance(entry.get("id"), str) and entry["id"]), "")
     if not first:
-        raise NothingToJudge(f"/models lists no model ({exchange.refusal if not exchange.ok else 'HTTP 200'}); name one with --model")
+        said = probe.masked(exchange.refusal) if not exchange.ok else "HTTP 200"
+        raise NothingToJudge(f"/models lists no model ({said}); name one with --model")
+    if probe.masked(first) != first:
+        raise NothingToJudge("/models lists the key in place of a model; name one with --model")
     return first
 
 
@@ -118,7 +129,9 @@ async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Call
     findings = []
     for check in checks:
         missing = absent.get(check.family, "")
-        findings.append(Finding(check, Verdict("not-run", missing), True) if missing else Finding(check, await engine.judge(check)))
+        verdict = Verdict("not-run", missing) if missing else await engine.judge(check)
+        told = replace(verdict, seen=probe.masked(verdict.seen), excerpt=probe.masked(verdict.excerpt))
+        findings.append(Finding(check, told, bool(missing)))
         if heard is not None:
             heard(findings[-1])
     return Outcome(probe.base, model, tuple(findings), absent, probe.requests)

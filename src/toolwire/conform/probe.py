@@ -55,6 +55,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
     def __init__(self, base: str, key: str = "", limit_s: float = LIMIT_S, most_bytes: int = MOST_BYTES) -> None:
         self.base, self.limit_s, self.most_bytes = base, limit_s, most_bytes
         self._key = key
+        self._secrets = [secret for secret in (key, urlsplit(base).password or "") if len(secret) >= SHORTEST_SECRET]
         self._session: aiohttp.ClientSession | None = None
         self.requests = 0
 
@@ -90,9 +91,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             collected.trouble = f"could not connect: {error.os_error.strerror or error.os_error}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             collected.trouble = f"the connection broke: {type(error).__name__}{': ' if str(error) else ''}{str(error)[:120]}"
-        headers = {name: self._masked(value) for name, value in collected.headers.items()}
-        raw = self._masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-        return Exchange(question, family, request, collected.status, headers, raw, self._masked(collected.trouble), late=collected.late)
+        headers = {name: self.masked(value) for name, value in collected.headers.items()}
+        raw = self.masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        return Exchange(question, family, request, collected.status, headers, raw, self.masked(collected.trouble), late=collected.late)
 
     async def _collect(self, request: Request, collected: _Collected) -> None:
         assert self._session is not None
@@ -115,8 +116,11 @@ class Probe(AbstractAsyncContextManager["Probe"]):
                 if request.leave:
                     return
 
-    def _masked(self, text: str) -> str:
-        return text.replace(self._key, MASK) if len(self._key) >= SHORTEST_SECRET else text
+    def masked(self, text: str) -> str:
+        """Without the secrets. Also for what is put together from an answer: an endpoint may spell the key in another way, or send it in pieces."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
 
 
 class _Collected:

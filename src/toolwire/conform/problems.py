@@ -29,6 +29,8 @@ SUBJECTS = {
 """Misfits by the object they are found in; the rest is `shape`."""
 _SUBJECT = re.compile(r"(?P<name>.+?)(?: lacks '(?P<lacks>\w+)'| has the unknown key |\.(?P<key>\w+) must be | must be )")
 UNREADABLE = "unreadable"
+MOST_FRAMES = 5000
+MOST_PROBLEMS = 1000
 
 
 def problems_of(exchange: Exchange) -> tuple[tuple[str, Problem], ...]:
@@ -39,11 +41,13 @@ def problems_of(exchange: Exchange) -> tuple[tuple[str, Problem], ...]:
     tools = TOOL_NAMES if question is not None and question.tools else None
     options = exchange.request.asked.get("stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
+    if exchange.streamed and exchange.raw.count(b"\n\n") > MOST_FRAMES:
+        return ((UNREADABLE, Problem(UNREADABLE, f"the stream has more than {MOST_FRAMES:,} events")),)
     judge = _stream if exchange.streamed else _body
     return judge(exchange.raw, exchange.api, usage, exchange.legacy, tools)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=16)
 def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None) -> tuple[tuple[str, Problem], ...]:
     try:
         as_sent = judge_sse(raw, api, include_usage=usage, legacy=legacy, tools=tools, allow_done_on_responses=True)
@@ -61,7 +65,7 @@ def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, .
     return _sorted(as_sent, mended, made.problems, made.dropped)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=16)
 def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None) -> tuple[tuple[str, Problem], ...]:
     try:
         value = json.loads(raw)
@@ -78,7 +82,7 @@ def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...
 def _sorted(as_sent: list[Problem], mended: list[Problem], slips: list[Problem], dropped: Dropped) -> tuple[tuple[str, Problem], ...]:
     kept = [problem for problem in as_sent if problem.code in AS_SENT and (problem.position, _key(problem)) not in dropped]
     seen = dict.fromkeys([*slips, *kept, *mended])
-    return tuple((topic(problem), problem) for problem in sorted(seen, key=lambda problem: problem.position))
+    return tuple((topic(problem), problem) for problem in sorted(seen, key=lambda problem: problem.position)[:MOST_PROBLEMS])
 
 
 def _key(problem: Problem) -> str:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any, Literal
@@ -71,6 +72,7 @@ class Journal:
         self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
         self._opened: OrderedDict[str, Recording] = OrderedDict()
         self._loading: threading.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._max_age_s = settings.journal.max_days * DAY_S
         self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
         self._writer = _Writer(self._segments, self._fixture) if self._segments is not None else None
@@ -213,12 +215,15 @@ class Journal:
         """Reads what earlier processes left, in the background."""
         if self._writer is not None and self._loading is None:
             self._loading = threading.Event()
+            with suppress(RuntimeError):  # without a loop nobody reads meanwhile
+                self._loop = asyncio.get_running_loop()
             self._writer.run(self._load)
 
     async def loaded(self) -> None:
         """Waits until it is read."""
         if self._loading is not None and not self._loading.is_set():
             await asyncio.to_thread(self._loading.wait, LOAD_S)
+        await asyncio.sleep(0)  # what was read is joined by the loop
 
     def _load(self) -> None:
         assert self._segments is not None and self._loading is not None
@@ -231,9 +236,17 @@ class Journal:
         segments.sweep()
         known = {record.id for record in list(self._records)}
         earlier = [record for record in segments.load(MOST_RECORDS) if record.id not in known]
-        room = MOST_RECORDS - len(self._records)
-        if room > 0:
-            self._records.extendleft(reversed([_shared(record) for record in earlier[-room:]]))
+        joined: deque[TurnRecord] = deque([_shared(record) for record in earlier], maxlen=MOST_RECORDS)
+        if self._loop is None:
+            self._join(joined)
+            return
+        with suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._join, joined)
+
+    def _join(self, earlier: deque[TurnRecord]) -> None:
+        """Only the event loop changes the records: who reads them there must not see them change."""
+        earlier.extend(self._records)
+        self._records = earlier
 
     async def settled(self) -> None:
         """Waits until everything that was told so far is written."""

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 
-MOST = 32 * 1024 * 1024
+MOST = 8 * 1024 * 1024
+ITEM_BYTES = 200
+"""What an item weighs beside its texts."""
 
 
 class Memory:
@@ -39,7 +41,7 @@ class Memory:
     def keep(self, id: str, items: tuple[Item, ...]) -> None:
         """The turn that has begun ended in this response: these are its own items, what was asked and what was answered."""
         whole, self._before = (*self._before, *items), ()
-        size = sum(map(_size, whole))
+        size = sum(ITEM_BYTES + _size(item) for item in whole)
         self._kept.pop(self._lane, None)
         while self._kept and size + sum(kept.size for kept in self._kept.values()) > self._most:
             del self._kept[next(iter(self._kept))]
@@ -58,7 +60,7 @@ class _Kept(NamedTuple):
 
 def _size(item: Item) -> int:
     if isinstance(item, Call):
-        return len(item.arguments)
+        return len(item.arguments) + len(item.name) + len(item.call_id)
     if isinstance(item, Reasoning):
         return sum(map(len, (*item.summary, *item.content))) + len(item.encrypted or "")
     assert isinstance(item, Message | Result)

@@ -1,6 +1,7 @@
 """Which process asks a question, so that one that died in the middle leaves no question behind that nobody waits for.
 
-An asker is `HOST/PID/STARTED`. Only the machine that ran it can say that it is gone; elsewhere its questions wait for their time to end.
+An asker is `HOST/PID/STARTED`; the host's name is that of its space of process ids too, as containers have them. Only the machine that ran it can say
+that it is gone; elsewhere its questions wait for their time to end.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from pathlib import Path
 
 @cache
 def this_process() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}/{_started(os.getpid())}"
+    return f"{_host()}/{os.getpid()}/{_started(os.getpid())}"
 
 
 def is_gone(asker: str) -> bool:
     """Whether it is certain that nobody of that name waits any more."""
     host, _, process = asker.rpartition("/")[0].rpartition("/")
     started = asker.rpartition("/")[2]
-    if not host or host != socket.gethostname() or not process.isdigit():
+    if not host or host != _host() or not process.isdigit():
         return False
     pid = int(process)
     if pid == os.getpid():
@@ -31,7 +32,15 @@ def is_gone(asker: str) -> bool:
         return True
     except (OSError, OverflowError):
         pass  # another user's
-    return _started(pid) != started
+    now = _started(pid)
+    return bool(now and started) and now != started
+
+
+def _host() -> str:
+    try:
+        return f"{socket.gethostname()}:{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _started(pid: int) -> str:

@@ -267,6 +267,15 @@ async def test_an_allowed_origin_may(place: Callable[..., Any], origin: str) -> 
         assert text_of(await client.turn()) == "fine"
 
 
+async def test_no_node_passes_a_handshake_on_and_who_says_so_is_refused(place: Callable[..., Any]) -> None:
+    async with place(keys=("right",)) as it:
+        headers = {"Authorization": "Bearer right", "x-toolwire-hop": "forged"}
+        with pytest.raises(InvalidStatus) as refused:
+            async with it.socket(additional_headers=headers):
+                pass
+        assert refused.value.response.status_code == 403
+
+
 async def test_a_key_opens_a_connection_and_none_does_not(place: Callable[..., Any]) -> None:
     async with place("say fine", keys=("right",)) as it:
         for headers in ({}, {"Authorization": "Bearer wrong"}):

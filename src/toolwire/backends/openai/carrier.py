@@ -6,10 +6,10 @@ One pool of connections per event loop and way, made when first used, shared by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from yarl import URL
@@ -39,6 +39,7 @@ class Carrier:
     def __init__(self, proxy_from_env: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.users: set[object] = set()
+        self._proxied_from_env = proxy_from_env
         self.session = aiohttp.ClientSession(
             connector=_Connector(limit=0, keepalive_timeout=60),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -58,6 +59,7 @@ class Carrier:
     async def leave(self, user: object) -> None:
         self.users.discard(user)
         if not self.users:
+            _carriers.pop((self.loop, self._proxied_from_env), None)
             if self._direct is not None:
                 self._direct.close()
             await self.session.close()
@@ -76,15 +78,15 @@ class Carrier:
                 raise fault(error) from error
 
 
-_carriers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Carrier]] = WeakKeyDictionary()
+_carriers: dict[tuple[asyncio.AbstractEventLoop, bool], Carrier] = {}
 
 
 def carrier(proxy_from_env: bool) -> Carrier:
-    """This event loop's."""
-    found = _carriers.setdefault(asyncio.get_running_loop(), {})
-    if proxy_from_env not in found or not found[proxy_from_env].usable():
-        found[proxy_from_env] = Carrier(proxy_from_env)
-    return found[proxy_from_env]
+    """This event loop's. It goes with its last user."""
+    key = (asyncio.get_running_loop(), proxy_from_env)
+    if key not in _carriers or not _carriers[key].usable():
+        _carriers[key] = Carrier(proxy_from_env)
+    return _carriers[key]
 
 
 # --- through proxies ---------------------------------------------------------------------------------------------------------------------------
@@ -116,21 +118,21 @@ class _ProxiedReply:
         self._response.release() if self._response.content.at_eof() else self._response.close()
 
 
-FAULTS: tuple[tuple[type[BaseException], TransportFault], ...] = (
-    (aiohttp.ConnectionTimeoutError, TooLate(connecting=True)),
-    (TimeoutError, TooLate()),
-    (aiohttp.ClientConnectorCertificateError, TlsRefused()),
-    (aiohttp.ClientSSLError, TlsRefused()),
-    (aiohttp.ClientConnectorDNSError, NameUnknown()),
-    (aiohttp.ClientConnectorError, Unreachable()),
-    (aiohttp.ClientPayloadError, CutOff()),
-    (aiohttp.ClientConnectionError, Disconnected()),
-    (OSError, Disconnected()),
+FAULTS: tuple[tuple[type[BaseException], Callable[[], TransportFault]], ...] = (
+    (aiohttp.ConnectionTimeoutError, partial(TooLate, connecting=True)),
+    (TimeoutError, TooLate),
+    (aiohttp.ClientConnectorCertificateError, TlsRefused),
+    (aiohttp.ClientSSLError, TlsRefused),
+    (aiohttp.ClientConnectorDNSError, NameUnknown),
+    (aiohttp.ClientConnectorError, Unreachable),
+    (aiohttp.ClientPayloadError, CutOff),
+    (aiohttp.ClientConnectionError, Disconnected),
+    (OSError, Disconnected),
 )
-"""The first that fits."""
+"""The first that fits. A fault is made anew each time: one that is raised again would keep the frames of all earlier requests."""
 
 
 def fault(error: BaseException, *, started: bool = False) -> TransportFault:
     """What an error of the proxied way means; `started`: the answer had begun."""
-    found = next((fault for kind, fault in FAULTS if isinstance(error, kind)), NotHttp())
+    found = next((make for kind, make in FAULTS if isinstance(error, kind)), NotHttp)()
     return CutOff() if started and isinstance(found, Disconnected | NotHttp) else found

@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 import httptools
+from aiohappyeyeballs import start_connection
 from yarl import URL
 
 from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, Unreachable
@@ -29,6 +30,7 @@ KEPT_S = 60.0
 MOST_KEPT = 256
 HIGH_WATER = 256 * 1024
 MAX_HEAD = 64 * 1024
+NEXT_ADDRESS_S = 0.25
 
 Origin = tuple[str, int, bool]
 
@@ -122,11 +124,17 @@ class Direct:
 
     async def _connect(self, request: Request) -> _Connection:
         host, port, secure = request.origin
+        wrapped: dict[str, Any] = {"ssl": _tls(), "server_hostname": host} if secure else {}
         try:
             async with asyncio.timeout(request.connect_s or None):
-                _, connection = await self.loop.create_connection(
-                    lambda: _Connection(self, request.origin), host, port, ssl=_tls() if secure else None, server_hostname=host if secure else None
-                )
+                found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                # a host with several addresses, some of which may lead nowhere: they are tried side by side
+                reached = await start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self.loop)
+                try:
+                    _, connection = await self.loop.create_connection(lambda: _Connection(self, request.origin), sock=reached, **wrapped)
+                except BaseException:
+                    reached.close()
+                    raise
         except TimeoutError as error:
             raise TooLate(connecting=True) from error
         except ssl.SSLError as error:
@@ -201,7 +209,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
             while self._head:
                 await self._coming()
-                if self._failure is not None:
+                if self._failure is not None and self._head:
                     raise self._failure
         except BaseException:
             self.abort()
@@ -223,17 +231,22 @@ class _Connection(asyncio.Protocol):
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def release(self) -> None:
-        if self.ended and self.usable():
+        """A server that answered before it had read everything may never read it: what is asked next would wait behind that."""
+        self._stop_timer()
+        if self.ended and self.usable() and self.status != 413 and not self._transport.get_write_buffer_size():
             self._direct.keep(self)
         else:
             self.abort()
 
     def abort(self) -> None:
         self.reusable = False
+        self._stop_timer()
+        self._transport.abort()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._transport.abort()
 
     def _coming(self) -> asyncio.Future[None]:
         """Done when something has come, or something is wrong with the connection."""
@@ -284,7 +297,8 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.reusable = False
-            self._fail(NotHttp() if self._head else CutOff())
+            if not self.ended:  # what comes behind a whole answer is nobody's
+                self._fail(NotHttp() if self._head else CutOff())
         if self._head:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD:
@@ -308,12 +322,18 @@ class _Connection(asyncio.Protocol):
 
     # --- from the parser -----------------------------------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self.ended:  # another answer, in the same read, that nobody asked for
+            self.reusable = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
+        if self.ended:
+            return
         status = self._parser.get_status_code()
         if status < 200:  # 100 Continue, 103 Early Hints: the answer is still to come
             self.headers = {}
@@ -325,11 +345,13 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def on_body(self, body: bytes) -> None:
+        if self.ended:
+            return
         self._blocks.append(body)
         self._size += len(body)
 
     def on_message_complete(self) -> None:
-        if not self._head and not self._until_close:
+        if not self._head and not self._until_close and not self.ended:
             self.ended = True
             self.reusable = self._parser.should_keep_alive()
 

@@ -32,6 +32,7 @@ from toolwire.events import Failure
 from toolwire.gateway.memory import Memory
 from toolwire.ids import random_id
 from toolwire.surfaces.http.exchange import ClientGone, Exchange
+from toolwire.surfaces.http.forward import HOP
 
 if TYPE_CHECKING:
     from toolwire.surfaces.http.app import App
@@ -82,6 +83,8 @@ class Sockets:
 
     async def _serve(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
+        if HOP in exchange.headers:
+            raise ToolwireError("permission", "Nodes pass no WebSockets on.")
         self._app.check_place(exchange)
         key_id = (await self._app.caller(exchange)).key_id
         if self._app.draining:
