@@ -29,7 +29,7 @@ ROUNDS = int(os.environ.get("TOOLWIRE_SMOOTH_ROUNDS", "0"))
 TRIES = 5
 LEAST_MS = 50.0
 MOST = 3.0
-CHUNKS, FRAMES, SIZE = 5_000, 10_000, 8
+CHUNKS, FRAMES, SIZE = (5_000, 10_000, 8) if ROUNDS else (2_000, 5_000, 8)
 
 WATCH = """() => {
   window.tasks = []
@@ -95,12 +95,12 @@ READ = """(ms) => new Promise((done) => {
 })"""
 
 
-def compared(name: str, browsing: Any, ours: Callable[[Page], None], address: str) -> float:
+def compared(name: str, browsing: Any, ours: Callable[[Page], None], address: str, tries: int = TRIES) -> float:
     """How much longer our longest task is than the plain page's: round by round, in tabs of their own."""
     rounds: list[tuple[float, float]] = []
     counts: Callable[[Iterable[float]], float] = statistics.median if ROUNDS else min
     ratio = math.inf
-    while len(rounds) < (ROUNDS or TRIES) and (ROUNDS or ratio > MOST):
+    while len(rounds) < (ROUNDS or tries) and (ROUNDS or ratio > MOST):
         began = time.monotonic()
         mine = measured(browsing, ours)
         took = time.monotonic() - began
@@ -134,7 +134,7 @@ def told(browsing: Any, path: str) -> Any:
     return answer
 
 
-def test_a_turn_of_5000_chunks_stays_smooth_in_the_chat(site: Any, browse: Any, plain: Any) -> None:
+def test_a_long_turn_stays_smooth_in_the_chat(site: Any, browse: Any, plain: Any) -> None:
     text = written(CHUNKS * SIZE)
     here = site(models={"talks": {"script": f"chunk {SIZE}\nraw {json.dumps(text)}\nchunk 0\nsay The end."}})
     browsing = browse(here)
@@ -153,7 +153,7 @@ def test_a_turn_of_5000_chunks_stays_smooth_in_the_chat(site: Any, browse: Any, 
     assert told(browsing, f"/turns/{turn['id']}")["counts"]["frames"] >= CHUNKS * 0.98
 
 
-def test_the_inspector_stays_smooth_on_a_turn_of_10000_frames(site: Any, browse: Any, plain: Any) -> None:
+def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: Any, plain: Any) -> None:
     text = written(FRAMES * SIZE + SIZE * 20)
     here = site(models={"talks": {"script": f"chunk {SIZE}\nraw {json.dumps(text)}"}})
     browsing = browse(here)
@@ -191,7 +191,7 @@ def test_the_measure_sees_a_page_that_is_not_smooth(browse: Any, site: Any, plai
 
     def stuck(page: Page) -> None:
         page.goto(plain("Hello"))
-        page.evaluate("() => setTimeout(() => { const end = performance.now() + 3000; while (performance.now() < end); })")
+        page.evaluate("() => setTimeout(() => { const end = performance.now() + 1500; while (performance.now() < end); })")
         page.wait_for_function("() => window.tasks.length")
 
-    assert compared("a page that is stuck", browsing, stuck, plain("Hello")) > MOST
+    assert compared("a page that is stuck", browsing, stuck, plain("Hello"), tries=2) > MOST

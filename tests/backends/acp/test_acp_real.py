@@ -100,7 +100,7 @@ async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(opencode:
         assert (await client.say("Thank you.")).text == "Nothing to do."
 
     async with FakeUpstream(model) as upstream:
-        backend = opencode(upstream, settle_ms=3000)  # six agents share the machine: two calls of one answer may be seconds apart
+        backend = opencode(upstream, settle_ms=9000)  # six agents share the machine: two calls of one answer may be seconds apart
         talks = [one_call(backend, api, stream) for api, stream in EVERYWHERE]
         await asyncio.gather(*talks, two_calls(backend, False), two_calls(backend, True))
         asked = [recorded.body for recorded in upstream.requests if recorded.body is not None]

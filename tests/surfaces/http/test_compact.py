@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolwire.gateway.compaction import ASKED, open_group
-from toolwire.gateway.memory import Memory
+from toolwire.gateway.memory import ITEM_BYTES, Memory
 from toolwire.gateway.replay import replay
 from toolwire.gateway.seals import PREFIX, Seals
 from toolwire.gateway.store import Store
@@ -229,7 +229,7 @@ async def test_every_changed_character_breaks_a_seal() -> None:
 
 
 def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
-    memory = Memory(most=10)
+    memory = Memory(most=2 * ITEM_BYTES + 10)
     memory.begin((Message("user", (TextPart("before"),)),))
     memory.keep("a", (Message("user", (TextPart("now"),)),))
     assert [item.parts[0].text for item in memory.recall("a") or ()] == ["before", "now"]  # type: ignore[union-attr]
@@ -237,11 +237,11 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
     assert memory.recall("a") is not None
     memory.forget("a")
     assert memory.recall("a") is None
-    memory.keep("c", (Message("user", (TextPart("x" * 11),)),))
+    memory.keep("c", (Message("user", (TextPart("x" * 2 * ITEM_BYTES),)),))
     assert memory.recall("c") is None
     for lane in ("one", "two"):
         memory.enter(lane)
-        memory.keep(lane, (Message("user", (TextPart("x" * 6),)),))
+        memory.keep(lane, (Message("user", (TextPart("x" * 60),)),))
     assert memory.recall("one") is None and memory.recall("two") is not None  # the older one had to go
 
 
