@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +22,7 @@ from toolwire.surfaces.http.app import create_app
 from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge, OpenApiJudge
+from toolwire.testing.postgres import Postgres, binaries, shared
 from toolwire.turn import Api
 
 # No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
@@ -41,14 +42,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(LONG) if item.path.is_relative_to(here) else True)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where everything can be had, nothing may be left out: under CI=true a skipped test is a failed one."""
-    report = yield
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def _allowed(report: Report) -> Report:
+    """Where everything can be had, nothing may be left out: under CI=true what is skipped has failed."""
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         report.outcome = "failed"
         report.longrepr = f"skipped, which CI does not allow: {report.longrepr}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _allowed((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _allowed((yield))
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +75,33 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run([openssl, *asked, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return certificate, key
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """Started once, as a user that is not root. It can be ended and started again; who ends it starts it again."""
+    found = binaries()
+    if found is None:
+        pytest.skip("PostgreSQL is missing; make test installs it where it may")
+    with shared(found) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Iterator[Postgres]:
+    """The server, running, also after the test."""
+    postgres_server.start()
+    yield postgres_server
+    postgres_server.start()
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """A fresh, empty database."""
+    url = postgres.create()
+    yield url
+    postgres.start()
+    postgres.drop(url)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,29 @@
+"""Where everything can be had, nothing is left out in silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+SKIPS = {
+    "in the test": "import pytest\n\ndef test_it():\n    pytest.skip('no engine')\n",
+    "in a fixture": "import pytest\n\n@pytest.fixture\ndef engine():\n    pytest.skip('no engine')\n\ndef test_it(engine): ...\n",
+    "by a mark": "import pytest\n\n@pytest.mark.skipif(True, reason='no engine')\ndef test_it(): ...\n",
+    "of a whole file": "import pytest\n\npytest.skip('no engine', allow_module_level=True)\n",
+}
+
+
+@pytest.mark.parametrize("where", SKIPS)
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_what_is_skipped_fails_in_ci_and_says_what_is_missing(tmp_path: Path, where: str, ci: str) -> None:
+    (tmp_path / "test_engine.py").write_text(SKIPS[where])
+    environment = {**os.environ, "CI": ci, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "conftest", "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    left_out = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    assert (done.returncode not in left_out) == (ci == "true") and "no engine" in done.stdout, done.stdout + done.stderr
