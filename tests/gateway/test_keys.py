@@ -14,7 +14,8 @@ import pytest
 
 from toolwire.config import LimitSettings, ServerSettings
 from toolwire.errors import ToolwireError
-from toolwire.gateway.keys import FRESH_S, LOOK_AGAIN_S, REREAD_S, WAIT_S, KeyGrant, KeyLimits, KeyRecords, KeyRing, any_stored, key_id_of
+from toolwire.gateway.keyring import FRESH_S, LOOK_AGAIN_S, REREAD_S, WAIT_S, KeyRing
+from toolwire.gateway.keys import KeyGrant, KeyLimits, KeyRecords, any_stored, key_id_of
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.auth import Gate
 from toolwire.turn import Message, TextPart, ToolSpec, Turn
@@ -293,7 +294,7 @@ async def test_a_look_up_does_the_same_whether_the_key_is_there_or_not_and_howev
         compared.append((len(one), len(other)))
         return real(one, other)
 
-    monkeypatch.setattr("toolwire.gateway.keys.hmac.compare_digest", counted)
+    monkeypatch.setattr("toolwire.gateway.keyring.hmac.compare_digest", counted)
     found = ring(None, time, *(f"key-{number}" for number in range(500)))
     for token in (b"key-0", b"key-499", b"wrong", b"key-"):
         found.find(token)

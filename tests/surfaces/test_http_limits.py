@@ -58,8 +58,8 @@ Serve = Callable[..., AbstractAsyncContextManager[Place]]
 @pytest.fixture
 def place(on_a_socket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     """`async with place(limits={…}, keys=(…), models={id: script}) as p`."""
-    monkeypatch.setattr("toolwire.gateway.keys.REREAD_S", 0.0)
-    monkeypatch.setattr("toolwire.gateway.keys.LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("toolwire.gateway.keyring.REREAD_S", 0.0)
+    monkeypatch.setattr("toolwire.gateway.keyring.LOOK_AGAIN_S", 0.0)
 
     @asynccontextmanager
     async def start(limits: dict[str, Any] | None = None, models: dict[str, str] | None = None, **server: Any) -> AsyncIterator[Place]:

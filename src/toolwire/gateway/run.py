@@ -20,6 +20,7 @@ from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
 from toolwire.gateway.contents import Contents
+from toolwire.gateway.grace import with_grace
 from toolwire.gateway.limits import Ticket
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.parked import Claim
@@ -112,7 +113,7 @@ class Run:
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
             source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
-            async with aclosing(_with_grace(source, policy, grace) if grace else source) as batches:
+            async with aclosing(with_grace(source, policy, grace) if grace else source) as batches:
                 async for batch in batches:
                     if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
                         refused = True
@@ -398,26 +399,3 @@ class _Blocks:
             await asyncio.gather(self._first, return_exceptions=True)
         await self._rest.aclose()
         self._run.abandon()
-
-
-async def _with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace: float) -> AsyncGenerator[Batch, None]:
-    """Ends a burst of calls when no further one came for so long."""
-    following: asyncio.Future[Batch] | None = None
-    try:
-        while True:
-            following = asyncio.ensure_future(anext(source))
-            done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
-            if not done:
-                policy.cut = True
-                yield []
-                return
-            try:
-                batch = following.result()
-            except StopAsyncIteration:
-                return
-            yield batch
-    finally:
-        if following is not None and not following.done():
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        await source.aclose()

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolwire.errors import ToolwireError, status_of
 from toolwire.events import Failure
-from toolwire.gateway.keys import KeyHolder, KeyRecords, KeyRing
+from toolwire.gateway.keyring import KeyRing
+from toolwire.gateway.keys import KeyHolder, KeyRecords
 from toolwire.gateway.pipeline import Caller
 from toolwire.ids import random_id
 from toolwire.surfaces.http import health

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from toolwire.config import is_loopback
 from toolwire.errors import ToolwireError
-from toolwire.gateway.keys import KeyHolder, KeyRing, key_id_of
+from toolwire.gateway.keyring import KeyRing
+from toolwire.gateway.keys import KeyHolder, key_id_of
 
 if TYPE_CHECKING:
     from toolwire.config import ServerSettings

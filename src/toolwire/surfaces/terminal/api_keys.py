@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import Any
 
 from toolwire.config import ConfigError
-from toolwire.gateway.keys import FRESH_S, KeyLimits, KeyRecords, StoredKey
+from toolwire.gateway.keyring import FRESH_S
+from toolwire.gateway.keys import KeyLimits, KeyRecords, StoredKey
 from toolwire.gateway.store import Store
 from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tables import table

@@ -21,7 +21,7 @@ from starlette.routing import Route, Router
 
 from toolwire.config import Settings
 from toolwire.errors import ToolwireError
-from toolwire.gateway.keys import KeyRing
+from toolwire.gateway.keyring import KeyRing
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.ids import random_id

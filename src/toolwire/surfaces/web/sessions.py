@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from toolwire.gateway.keys import KeyRing
+from toolwire.gateway.keyring import KeyRing
 from toolwire.gateway.store import Store
 
 LIFETIME_S = 30 * 86400.0

@@ -1,0 +1,32 @@
+"""The grace time of a burst: a run that has made its calls and stays silent is ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from toolwire.backends.base import Batch
+from toolwire.policy import Policy
+
+
+async def with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace: float) -> AsyncGenerator[Batch, None]:
+    """Ends a burst of calls when no further one came for so long."""
+    following: asyncio.Future[Batch] | None = None
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(source))
+            done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
+            if not done:
+                policy.cut = True
+                yield []
+                return
+            try:
+                batch = following.result()
+            except StopAsyncIteration:
+                return
+            yield batch
+    finally:
+        if following is not None and not following.done():
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await source.aclose()
