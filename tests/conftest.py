@@ -19,10 +19,10 @@ from toolwire.config import ServerSettings, Settings, ToolSettings
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge, OpenApiJudge
 from toolwire.testing.postgres import Postgres, binaries, shared
+from toolwire.testing.served import served
 from toolwire.turn import Api
 
 # No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
@@ -171,15 +171,10 @@ def table_with() -> Callable[..., Table]:
 @asynccontextmanager
 async def _serving(gateway: Gateway, settings: Settings, store: Store | None = None) -> AsyncIterator[str]:
     app = create_app(gateway, settings, store)
-    uvicorn = DrainingServer(app, 5, lambda: None)
-    uvicorn.config.load()
-    uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
-    sockets = bind("127.0.0.1", 0)
-    await uvicorn.startup(sockets)
     try:
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        async with served(app) as (_, port):
+            yield f"http://127.0.0.1:{port}"
     finally:
-        await uvicorn.shutdown()
         await app.close()
         await gateway.close()
         if store is not None:

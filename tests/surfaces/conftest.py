@@ -21,7 +21,8 @@ from toolwire.gateway.queueing import Queues
 from toolwire.gateway.store import Store
 from toolwire.gateway.usage import UsageBook
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
+from toolwire.surfaces.http.server import DrainingServer
+from toolwire.testing.served import served
 
 
 class FakeGateway:
@@ -87,16 +88,10 @@ async def running(server: ServerSettings, models: tuple[str, ...]) -> AsyncItera
     store = Store("sqlite://")
     settings = Settings(server=server, models=tuple(ModelSettings(model, "scripted") for model in models))
     app = create_app(cast(Gateway, gateway), settings, store)
-    sockets = bind("127.0.0.1", 0)
-    uvicorn = DrainingServer(app, 5, lambda: None)
-    uvicorn.config.load()
-    uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
-    await uvicorn.startup(sockets)
     try:
-        async with aiohttp.ClientSession() as client:
-            yield Site(gateway, app, uvicorn, sockets[0].getsockname()[1], client, store)
+        async with served(app) as (uvicorn, port), aiohttp.ClientSession() as client:
+            yield Site(gateway, app, uvicorn, port, client, store)
     finally:
-        await uvicorn.shutdown()
         await store.close()
 
 

@@ -17,8 +17,9 @@ from toolwire.config import LimitSettings, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
+from toolwire.surfaces.http.server import DrainingServer
 from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.testing.served import served
 
 Body = dict[str, Any]
 LAST = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -98,16 +99,10 @@ async def _place(script: str, options: Body, server: Body, limits: Body) -> Asyn
     gateway = Gateway(settings, store=store, backends={"m": backend})
     await gateway.start()
     app = create_app(gateway, settings, store)
-    uvicorn = DrainingServer(app, 5, lambda: None)
-    uvicorn.config.load()
-    uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
-    sockets = bind("127.0.0.1", 0)
-    await uvicorn.startup(sockets)
     try:
-        async with aiohttp.ClientSession() as client:
-            yield Place(backend, gateway, app, uvicorn, store, sockets[0].getsockname()[1], client)
+        async with served(app) as (uvicorn, port), aiohttp.ClientSession() as client:
+            yield Place(backend, gateway, app, uvicorn, store, port, client)
     finally:
-        await uvicorn.shutdown()
         await app.close()
         await gateway.close()
         await store.close()

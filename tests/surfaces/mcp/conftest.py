@@ -20,9 +20,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from toolwire.config import ServerSettings
 from toolwire.gateway.store import Store
-from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.surfaces.mcp.http import PATH, HttpApp
 from toolwire.surfaces.mcp.server import VaultServer
+from toolwire.testing.served import served
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Decision
 from toolwire.tools.executor import Toolbox
@@ -114,18 +114,10 @@ async def serve(tmp_path: Path, vault: Path) -> AsyncIterator[Callable[..., Serv
 
 
 @asynccontextmanager
-async def _on_a_socket(served: Served, **settings: Any) -> AsyncIterator[str]:
-    app: Any = HttpApp(served.server, ServerSettings(**settings), BEARER)
-    sockets = bind("127.0.0.1", 0)
-    async with app.running():
-        uvicorn = DrainingServer(app, 1, lambda: None)
-        uvicorn.config.load()
-        uvicorn.lifespan = uvicorn.config.lifespan_class(uvicorn.config)
-        await uvicorn.startup(sockets)
-        try:
-            yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}{PATH}"
-        finally:
-            await uvicorn.shutdown()
+async def _on_a_socket(vault: Served, **settings: Any) -> AsyncIterator[str]:
+    app = HttpApp(vault.server, ServerSettings(**settings), BEARER)
+    async with app.running(), served(app) as (_, port):
+        yield f"http://127.0.0.1:{port}{PATH}"
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from toolwire.config import ModelSettings, ServerSettings, Settings, StoreSettin
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.server import DrainingServer, bind
 from toolwire.surfaces.web.routes import enter_path
+from toolwire.testing.served import served
 
 ADMIN = "an-admin-key-of-some-length"
 
@@ -105,18 +105,12 @@ async def _house(settings: Settings, store: Store) -> AsyncIterator[House]:
     gateway = Gateway(settings, store=store)
     await gateway.start()
     app = create_app(gateway, settings, store)
-    server = DrainingServer(app, 5, lambda: None)
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    sockets = bind("127.0.0.1", 0)
-    await server.startup(sockets)
     try:
-        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
-            house = House(f"http://127.0.0.1:{sockets[0].getsockname()[1]}", app, client)
+        async with served(app) as (_, port), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+            house = House(f"http://127.0.0.1:{port}", app, client)
             await house.enter()
             yield house
     finally:
-        await server.shutdown()
         await app.close()
         await gateway.close()
         await store.close()
