@@ -110,17 +110,17 @@ def test_rules(batched: bool, rules: dict[str, Any], events: list[Event], expect
         out += policy.feed(batch)
     out += policy.end() if policy.cut else []
     assert short(out) == expected
-    assert policy.report() == report
+    assert policy.dropped == report
     count = sum(isinstance(event, CallBegin) for event in out)
     mode = rules.get("stop_after", "off")
-    assert policy.telemetry() == {"tool_call_count": count, "tool_call_truncated": truncated, "stop_after_tools_mode": mode}
+    assert policy.called == (count, truncated, mode)
 
 
 def test_without_rules_the_very_list_passes_and_is_counted() -> None:
     policy = Policy(PolicyRules())
     events: list[Event] = [Text("a"), *call(0), *call(1, "g"), Dropped("phantom", 2), Finish()]
     assert policy.feed(events) is events
-    assert policy.names == ["f", "g"] and policy.report() == {"phantom": 2}
+    assert policy.names == ["f", "g"] and policy.dropped == {"phantom": 2}
     assert not policy.cut
 
 
@@ -128,7 +128,7 @@ def test_with_rules_batches_before_the_first_call_pass_as_they_are() -> None:
     policy = Policy(PolicyRules("burst", suppress_tail=True))
     events: list[Event] = [Text("a"), Thought("t"), Dropped("phantom")]
     assert policy.feed(events) is events
-    assert policy.report() == {"phantom": 1}
+    assert policy.dropped == {"phantom": 1}
 
 
 def test_a_cut_run_ends_once_in_tool_calls() -> None:
@@ -147,7 +147,7 @@ def test_usage_passes_behind_the_cut() -> None:
 def test_drops_of_the_backend_are_counted_before_and_behind_the_cut() -> None:
     policy = Policy(PolicyRules("first"))
     assert short(run(policy, CallBegin(0, "f"), Dropped("phantom"), CallEnd(0), Dropped("phantom"))) == "f0 -phantom1 tool_calls"
-    assert policy.report() == {"phantom": 2}
+    assert policy.dropped == {"phantom": 2}
 
 
 def test_a_run_that_ended_by_itself_is_not_ended_again() -> None:
@@ -222,7 +222,7 @@ def test_calls_and_characters_are_sent_or_counted_and_numbers_have_no_gap(rules:
     out += policy.end() if policy.cut else []
     begun = [event for event in out if isinstance(event, CallBegin)]
     assert [event.index for event in begun] == list(range(len(begun)))
-    report = policy.report()
+    report = policy.dropped
     calls = sum(isinstance(event, CallBegin) for event in events)
     assert calls == len(begun) + sum(report.get(kind, 0) for kind in ("cap", "duplicate", "parallel", "first", "late"))
 
@@ -238,6 +238,6 @@ def test_how_the_tail_is_split_makes_no_difference(stop: Any, suppress: bool, pi
     def sent(tail: list[str]) -> tuple[str, dict[str, int]]:
         policy = Policy(PolicyRules(stop, suppress_tail=suppress))
         out = policy.feed([*call(0), *map(Text, tail), Finish()])
-        return "".join(event.text for event in out if isinstance(event, Text)), policy.report()
+        return "".join(event.text for event in out if isinstance(event, Text)), policy.dropped
 
     assert sent(pieces) == sent(["".join(pieces)])

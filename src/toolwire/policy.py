@@ -16,7 +16,7 @@ arrives is swallowed and counted, save `Usage`. With all rules off, events pass 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
 
@@ -36,6 +36,9 @@ class PolicyRules:
     legacy: bool = False
 
 
+NO_RULES = PolicyRules()
+
+
 class Policy:
     """The rules applied to one run (with several choices: one choice)."""
 
@@ -44,8 +47,9 @@ class Policy:
         self.names: list[str] = []
         """Names of the calls that were let through, in order."""
         self._rules = rules
-        self._active = rules != PolicyRules()
-        self._dropped: dict[str, int] = {}
+        self._active = rules is not NO_RULES and rules != NO_RULES
+        self.dropped: dict[str, int] = {}
+        """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
         self._truncated = False  # the model made calls that the client does not see
         self._called = False  # a call has begun: from now on text is tail
         self._open: int | None = None  # the backend's index of the open call
@@ -59,6 +63,8 @@ class Policy:
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that go on. When `cut` is set afterwards, cancel the run and send `end()`."""
+        if not self._called and not self.cut and len(events) == 1 and type(events[0]) is Text:  # nearly always
+            return events
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
             if not _NOTED.isdisjoint(kinds):
@@ -84,17 +90,10 @@ class Policy:
         """A call is complete and none is open: the run may be stopped here."""
         return bool(self.names) and self._open is None
 
-    def telemetry(self) -> dict[str, Any]:
-        """The facts that a response shows about its calls."""
-        return {
-            "tool_call_count": len(self.names),
-            "tool_call_truncated": self._truncated,
-            "stop_after_tools_mode": self._rules.stop_after,
-        }
-
-    def report(self) -> dict[str, int]:
-        """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
-        return dict(self._dropped)
+    @property
+    def called(self) -> tuple[int, bool, StopAfter]:
+        """What a response shows about its calls: how many there are, whether the model made more, and what the run stops after."""
+        return len(self.names), self._truncated, self._rules.stop_after
 
     # --- the rules ---
 
@@ -245,4 +244,4 @@ class Policy:
 
     def _count(self, kind: str, count: int) -> None:
         if count:
-            self._dropped[kind] = self._dropped.get(kind, 0) + count
+            self.dropped[kind] = self.dropped.get(kind, 0) + count

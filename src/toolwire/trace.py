@@ -8,7 +8,7 @@ once, when a run or a segment begins, and hands it what it reads. Standard libra
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from toolwire.events import CallArgs, Event, Refusal, Text, Thought
-from toolwire.policy import PolicyRules
+from toolwire.policy import NO_RULES
+from toolwire.tape import EACH, Rows, Tape
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 REQUEST_COPIES = 3
 """A request is held as bytes, as the decoded turn, and as what the backend is asked."""
-FRAME_BYTES, BATCH_BYTES, BLOCK_BYTES, EVENT_BYTES = 130, 100, 40, 120
-"""What Python itself needs around a frame, a batch, a block and an event."""
-EACH = 128
-"""So many rows come between two looks at the size."""
+FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 130, 100, 120
+"""What Python itself needs around a frame, a batch and an event that are kept as they are."""
+READ = "read"
+"""The label of what was read of a network: nearly every frame of a stream."""
 _LARGE = 64 * 1024
 _NOTHING = Turn("chat", "", ())
 
@@ -113,13 +114,13 @@ class Trace:
         """The conversation that the request refers to."""
         self.references: Mapping[str, Any] = {}
         self.stored = False
-        self.frames: list[tuple[float, str, Any]] = []
+        self.frames = Rows(_frame_bytes)
         self.tapes: list[Tape] = []
         """The runs of the backend, in the order in which they began."""
-        self.out = Tape("out")
+        self.out = Tape(_batch_bytes, "out")
         """The events that went out …"""
-        self.blocks: list[bytes] = []
-        """… and the bytes that they became, one for each entry."""
+        self.blocks = Rows(weight)
+        """… and the bytes that they became, one for each row."""
         self.minted: list[str] = []
         self.clock_readings: list[float] = []
         self.through = False
@@ -137,7 +138,7 @@ class Trace:
         self.recording = True
         self.size = 0
         self._grown = grown
-        self._weighed = (0, 0)
+        self._weighed = 0
         self._grow(len(raw) * REQUEST_COPIES if not self.cut else 0)
 
     # --- taps: once a turn --------------------------------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ class Trace:
 
     def begin_run(self, how: str) -> Tape:
         """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
-        tape = Tape(how, self.weigh, through=self.through)
+        tape = Tape(_batch_bytes, how, through=self.through)
         self.tapes.append(tape)
         if not self.recording:
             tape.close()
@@ -199,20 +200,26 @@ class Trace:
 
     # --- taps: once a chunk -------------------------------------------------------------------------------------------------------------------------
 
+    def batch(self, tape: Tape, batch: list[Event]) -> None:
+        """A batch of a backend's run, before anything looks at it."""
+        tape.keep(batch)
+        if len(tape.new) >= EACH:
+            self.weigh()
+
     def frame(self, label: str, data: Any) -> None:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
-        frames = self.frames
-        frames.append((perf_counter(), label, data))
-        if not len(frames) % EACH or (type(data) is bytes and len(data) > _LARGE):
+        frames, is_bytes = self.frames, type(data) is bytes
+        frames.new.append(data if is_bytes and label == READ else (label, data))
+        frames.times.append(perf_counter())
+        if len(frames.new) >= EACH or (is_bytes and len(data) > _LARGE):
             self.weigh()
 
     def sent(self, choice: int, events: list[Event], block: bytes) -> None:
         """The events of a choice after policy, and the bytes that they became, if any."""
-        out, blocks = self.out, self.blocks
-        out.times.append(perf_counter())
-        out.kept.append(events[0].text if len(events) == 1 and type(events[0]) is Text and not choice else (choice, *events))
+        self.out.keep(events, choice)
+        blocks = self.blocks.new
         blocks.append(block)
-        if not len(blocks) % EACH:
+        if len(blocks) >= EACH:
             self.weigh()
 
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
@@ -222,14 +229,11 @@ class Trace:
         if not self.recording:
             return
         try:
-            frames, blocks = self.frames[self._weighed[0] :], self.blocks[self._weighed[1] :]
-            self._weighed = (len(self.frames), len(self.blocks))
-            size = len(frames) * FRAME_BYTES + sum(map(len, blocks)) + len(blocks) * BLOCK_BYTES + self.out.weigh()
-            for _, _, data in frames:
-                size += len(data) if type(data) is bytes else weight(data)
-            for tape in self.tapes:
-                size += tape.weigh()
-            self._grow(size)
+            size = 0
+            for rows in (self.frames, self.blocks, self.out, *self.tapes):
+                size += rows.weigh()
+            grown, self._weighed = size - self._weighed, size
+            self._grow(grown)
         except Exception:  # who only watches must not change what is watched
             log.exception("a turn could not be watched further")
             self.stop(cut=True)
@@ -254,9 +258,8 @@ class Trace:
         """Nothing more is kept."""
         self.recording = False
         self.cut = self.cut or cut
-        self.frames, self.blocks = _Closed(self.frames), _Closed(self.blocks)
-        for tape in (self.out, *self.tapes):
-            tape.close()
+        for rows in (self.frames, self.blocks, self.out, *self.tapes):
+            rows.close()
 
     def end(self) -> None:
         self.weigh()
@@ -266,16 +269,17 @@ class Trace:
         """Lets go of everything that was said; whoever still reads has the old lists."""
         self._forget_request()
         self.whole = None
-        self.plans, self.frames, self.tapes, self.out, self.blocks = [], [], [], Tape("out"), []
+        self.plans, self.frames, self.tapes, self.out, self.blocks = [], Rows(_frame_bytes), [], Tape(_batch_bytes, "out"), Rows(weight)
         self.stop()
-        self.size = 0
+        self.size = self._weighed = 0
 
     def snapshot(self) -> Trace:
         """The trace as it is now, for another thread to read: to be taken by the thread that the turn runs in."""
         self.weigh()
         other = copy(self)
-        other.frames, other.plans, other.minted, other.clock_readings = self.frames[:], self.plans[:], self.minted[:], self.clock_readings[:]
-        other.tapes, other.out, other.blocks = [tape.copy() for tape in self.tapes], self.out.copy(), self.blocks[:]
+        other.plans, other.minted, other.clock_readings = self.plans[:], self.minted[:], self.clock_readings[:]
+        other.frames, other.out, other.blocks = self.frames.copy(), self.out.copy(), self.blocks.copy()
+        other.tapes = [tape.copy() for tape in self.tapes]
         return other
 
     def _forget_request(self) -> None:
@@ -291,76 +295,15 @@ def _item_bytes(item: Item) -> int:
 
 def _passes_text(plan: Plan) -> bool:
     """Whether a piece of text that the backend sends is, as it is, what the client gets."""
-    return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and plan.rules == PolicyRules()
+    return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and (plan.rules is NO_RULES or plan.rules == NO_RULES)
 
 
-class Tape:
-    """Batches with their times. A batch that is one piece of text, as nearly all are, is kept as that piece alone: thousands of lists and events that
-    live on would cost the garbage collector more than everything else here.
-    """
-
-    __slots__ = ("_weigh", "_weighed", "began", "how", "kept", "through", "times")
-
-    def __init__(self, how: str, weigh: Callable[[], None] | None = None, through: bool = False) -> None:
-        self.how = how
-        self.began = perf_counter()
-        self.through = through
-        """Pieces of text go out as they are: they are kept there, and need not be kept here."""
-        self.times: list[float] = []
-        self.kept: list[Any] = []
-        """A piece of the first choice's text, or a choice and its events."""
-        self._weighed = 0
-        self._weigh = weigh
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def keep(self, batch: list[Event]) -> None:
-        """A batch of a backend, before anything looks at it."""
-        self.times.append(perf_counter())
-        self.kept.append(batch[0].text if len(batch) == 1 and type(batch[0]) is Text else (0, *batch))
-        if self._weigh is not None and not len(self.kept) % EACH:
-            self._weigh()
-
-    def weigh(self) -> int:
-        """The bytes that came since the last time."""
-        new = self.kept[self._weighed :]
-        self._weighed += len(new)
-        size = len(new) * BATCH_BYTES
-        for one in new:
-            if type(one) is str:
-                size += len(one)
-            else:
-                for event in one[1:]:
-                    size += EVENT_BYTES + (len(event.text) if type(event) is Text else _said_bytes(event))
-        return size
-
-    def close(self) -> None:
-        """What comes from now on is not kept."""
-        self.times, self.kept = _Closed(self.times), _Closed(self.kept)
-        self._weigh = None
-
-    def rows(self) -> Iterator[tuple[float, int, tuple[Event, ...]]]:
-        """Time, choice and events."""
-        for at, one in zip(self.times, self.kept, strict=False):
-            if isinstance(one, str):
-                yield at, 0, (Text(one),)
-            else:
-                yield at, one[0], one[1:]
-
-    def copy(self) -> Tape:
-        other = copy(self)
-        other.times, other.kept = self.times[:], self.kept[:]
-        return other
+def _frame_bytes(frame: tuple[str, Any]) -> int:
+    return FRAME_BYTES + weight(frame[1])
 
 
-class _Closed(list[Any]):
-    """A list that takes nothing more: a tap that comes too late needs no check of its own."""
-
-    __slots__ = ()
-
-    def append(self, value: Any) -> None:
-        pass
+def _batch_bytes(batch: tuple[Any, ...]) -> int:
+    return BATCH_BYTES + sum(EVENT_BYTES + _said_bytes(event) for event in batch[1:])
 
 
 def _said_bytes(event: Event) -> int:

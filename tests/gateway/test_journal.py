@@ -214,7 +214,7 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         [batch async for batch in segment]
         trace.end()
         await run.answer({id: Result(id, (TextPart("sunny"),)) for id in run.pending})
-    assert [[label for _, label, _ in trace.frames] for trace in traces] == [["first"], ["second"]]
+    assert [[label for label, _ in trace.frames.rows()] for trace in traces] == [["first"], ["second"]]
     await run.cancel()
 
 

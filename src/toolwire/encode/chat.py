@@ -13,7 +13,7 @@ then increments. Law 7: a delta is a prepared prefix, the text's JSON, a prepare
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from toolwire.encode.order import CALL_KINDS, Delta, End, Fail, Item, Open, Order, Step
@@ -50,10 +50,9 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 class _Choices:
-    """What stream and body share: one automaton a choice, one failure for all, usage over all."""
+    """What stream and body share: one automaton a choice, usage over all."""
 
     def __init__(self, ids: IdFactory, *, legacy: bool, choices: int) -> None:
-        self.failure: Failure | None = None
         self.legacy = legacy
         self.orders = [Order(ids, single_call=legacy) for _ in range(choices)]
 
@@ -79,8 +78,8 @@ class _Choices:
                 total[kind] = total.get(kind, 0) + count
         return total
 
-    def fail(self, failure: Failure) -> None:
-        self.failure = failure
+    def stop(self) -> None:
+        """One has failed: nothing more may come of any."""
         for order in self.orders:
             order.stop()
 
@@ -94,6 +93,7 @@ class ChatEncoder:
     def __init__(
         self, turn_model: str, *, id: str, created: int, ids: IdFactory, include_usage: bool = False, legacy: bool = False, choices: int = 1
     ) -> None:
+        self.failure: Failure | None = None
         self._choices = _Choices(ids, legacy=legacy, choices=choices)
         self._include_usage = include_usage
         envelope = {"id": id, "object": "chat.completion.chunk", "created": created, "model": turn_model, "service_tier": SERVICE_TIER}
@@ -105,10 +105,6 @@ class ChatEncoder:
         self._begun = [False] * choices
 
     @property
-    def failure(self) -> Failure | None:
-        return self._choices.failure
-
-    @property
     def usage(self) -> Usage | None:
         return self._choices.usage
 
@@ -116,9 +112,13 @@ class ChatEncoder:
     def dropped(self) -> dict[str, int]:
         return self._choices.dropped
 
-    def feed(self, events: Iterable[Event], choice: int = 0) -> bytes:
+    def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """The frames of a batch of events, empty when the batch gives nothing to send."""
-        return self._frames(self._choices.orders[choice].feed(events), choice)
+        order = self._choices.orders[choice]
+        if piece := order.piece(events):
+            before, behind = self._around[choice]
+            return b"%b%b%b" % (before, encode(piece), behind)
+        return self._frames(order.feed(events), choice)
 
     def finish(self, comment: str | None = None) -> bytes:
         """The end: the comment as a block of its own, usage where it was asked for, `[DONE]`; or the error that ended the run."""
@@ -151,7 +151,8 @@ class ChatEncoder:
                 reason = encode(self._choices.wire_reason(step.reason))
                 frames.append(self._heads[choice] + b'{},"logprobs":null,"finish_reason":' + reason + b"}]" + self._close)
             elif type(step) is Fail:
-                self._choices.fail(step.failure)
+                self.failure = step.failure
+                self._choices.stop()
         return b"".join(frames)
 
     def _open(self, item: Item, choice: int, frames: list[bytes]) -> None:
@@ -180,14 +181,11 @@ class ChatBody:
     """An answer in one piece. `feed` every batch, then `body`, which raises `ToolwireError` when the run failed."""
 
     def __init__(self, turn_model: str, *, id: str, created: int, ids: IdFactory, legacy: bool = False, choices: int = 1) -> None:
+        self.failure: Failure | None = None
         self._choices = _Choices(ids, legacy=legacy, choices=choices)
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
         self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
         self._reasons = ["stop"] * choices
-
-    @property
-    def failure(self) -> Failure | None:
-        return self._choices.failure
 
     @property
     def usage(self) -> Usage | None:
@@ -197,7 +195,7 @@ class ChatBody:
     def dropped(self) -> dict[str, int]:
         return self._choices.dropped
 
-    def feed(self, events: Iterable[Event], choice: int = 0) -> None:
+    def feed(self, events: Sequence[Event], choice: int = 0) -> None:
         self._fold(self._choices.orders[choice].feed(events), choice)
 
     def body(self) -> dict[str, Any]:
@@ -229,7 +227,8 @@ class ChatBody:
             elif type(step) is End:
                 self._reasons[choice] = step.reason
             elif type(step) is Fail:
-                self._choices.fail(step.failure)
+                self.failure = step.failure
+                self._choices.stop()
 
     def _message(self, items: list[tuple[Item, list[str]]]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}

@@ -11,7 +11,7 @@ run that stops without an end is a failure. `Usage` and `Dropped` are remembered
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -104,6 +104,7 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
 TABLE = _expanded()
 _JUST_DELTA: Actions = (DELTA,)
+_IN_TEXT = TABLE["text"]
 
 
 # --- the engine --------------------------------------------------------------------------------------------------------------------------------
@@ -127,6 +128,14 @@ class Order:
     @property
     def ended(self) -> bool:
         return self._row is TABLE["ended"]
+
+    def piece(self, events: Sequence[Event]) -> str:
+        """One more piece of the text that is open, where the events are just that, as they nearly always are. Else nothing: then `feed` them."""
+        if self._row is _IN_TEXT and len(events) == 1:
+            event = events[0]
+            if type(event) is Text:
+                return event.text
+        return ""
 
     def feed(self, events: Iterable[Event]) -> list[Step]:
         steps: list[Step] = []

@@ -12,7 +12,7 @@ prepared prefix, the sequence number, a prepared middle, the text's JSON, a prep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,8 +229,10 @@ class ResponsesEncoder:
         """What the order left out, by kind."""
         return self._order.dropped
 
-    def feed(self, events: Iterable[Event]) -> bytes:
+    def feed(self, events: Sequence[Event]) -> bytes:
         """The frames of a batch of events, empty when the batch gives nothing to send."""
+        if piece := self._order.piece(events):
+            return b"".join(self._delta(piece))
         return self._frames(self._order.feed(events))
 
     def finish(self, comment: str | None = None) -> bytes:
@@ -252,22 +254,11 @@ class ResponsesEncoder:
 
     def _frames(self, steps: list[Step]) -> bytes:
         frames: list[bytes] = []
-        before, between, behind = self._around
         for step in steps:
             if type(step) is Delta:
-                number = self._sequence
-                self._sequence = number + 1
-                text = step.text
-                try:
-                    piece = json_bytes(text)
-                except UnicodeEncodeError:
-                    text = scrub(text)
-                    piece = json_bytes(text)
-                self._parts.append(text)
-                frames += (before, json_bytes(number), between, piece, behind)
+                frames += self._delta(step.text)
             elif type(step) is Open:
                 self._open(step.item, frames)
-                before, between, behind = self._around
             elif type(step) is Close:
                 self._close(step, frames)
             elif type(step) is End:
@@ -275,6 +266,18 @@ class ResponsesEncoder:
             elif type(step) is Fail:
                 self._fail(step.failure)
         return b"".join(frames)
+
+    def _delta(self, text: str) -> tuple[bytes, ...]:
+        number = self._sequence
+        self._sequence = number + 1
+        try:
+            piece = json_bytes(text)
+        except UnicodeEncodeError:
+            text = scrub(text)
+            piece = json_bytes(text)
+        self._parts.append(text)
+        before, between, behind = self._around
+        return before, b"%d" % number, between, piece, behind
 
     def _frame(self, event: str, body: dict[str, Any]) -> bytes:
         frame = b"event: " + event.encode() + b"\ndata: " + encode({"type": event, "sequence_number": self._sequence, **body}) + b"\n\n"

@@ -23,52 +23,49 @@ log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
-async def safely(
-    run: AsyncGenerator[Batch, None], model: str, trace: Trace | None = None, how: str = "run", timeouts: Timeouts | None = None
+async def interpreted(
+    run: AsyncGenerator[Batch, None],
+    interpreter: Interpreter,
+    model: str,
+    trace: Trace | None = None,
+    how: str = "run",
+    timeouts: Timeouts | None = None,
 ) -> AsyncGenerator[Batch, None]:
-    """A backend's run with every way to end badly turned into a `Failure`; nothing comes behind its end."""
+    """A backend's run as the client's events, with every way to end badly turned into a `Failure`; nothing comes behind its end."""
     tape = trace.begin_run(how) if trace is not None else None
     if timeouts is not None:
         run = timeouts.watch(run)
     failure = CUT
     try:
-        async with aclosing(run):
+        try:
             async for batch in run:
-                if tape is not None and not (tape.through and len(batch) == 1 and type(batch[0]) is Text):
-                    tape.keep(batch)
-                yield batch
-                if batch and isinstance(batch[-1], Finish | Failure):
+                if trace is not None and tape is not None and not (tape.through and len(batch) == 1 and type(batch[0]) is Text):
+                    trace.batch(tape, batch)
+                out = interpreter.feed(batch)
+                if out:
+                    yield out
+                if interpreter.ended:
                     return
+        finally:
+            await run.aclose()
     except ToolwireError as error:
         failure = error.failure
     except Exception:
         log.exception("the backend of model %s failed", model)
         failure = Failure("backend", "The model's backend failed.")
-    if tape is not None:
-        tape.keep([failure])
-    yield [failure]
-
-
-async def attempt_once(
-    plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None, timeouts: Timeouts | None = None
-) -> AsyncGenerator[Batch, None]:
-    """The usual case: what comes goes on."""
-    interpreter = Interpreter(plan, ids)
-    async with aclosing(safely(backend.run(plan.turn), plan.turn.model, trace, timeouts=timeouts)) as source:
-        async for batch in source:
-            out = interpreter.feed(batch)
-            if out:
-                yield out
-            if interpreter.ended:
-                return
+    if not interpreter.ended:
+        if tape is not None:
+            tape.keep([failure])
+        yield interpreter.feed([failure])
 
 
 def attempts(
     plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None = None, timeouts: Timeouts | None = None
 ) -> AsyncGenerator[Batch, None]:
-    """The events of a turn, by as many attempts as the plan allows."""
-    must_judge = plan.scanner is not None and (plan.required or any(tool.strict for tool in plan.scanner().registry.tools.values()))
-    return (_judged if must_judge else attempt_once)(plan, backend, ids, trace, timeouts)
+    """The events of a turn, by as many attempts as the plan allows; usually by one, and what comes goes on."""
+    if plan.scanner is not None and (plan.required or any(tool.strict for tool in plan.scanner().registry.tools.values())):
+        return _judged(plan, backend, ids, trace, timeouts)
+    return interpreted(backend.run(plan.turn), Interpreter(plan, ids), plan.turn.model, trace, timeouts=timeouts)
 
 
 class _Attempt:
@@ -118,12 +115,12 @@ async def _judged(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | N
     turn = plan.turn
     for last in (False, True):
         interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)
-        async with aclosing(safely(backend.run(turn), turn.model, trace, timeouts=timeouts)) as source:
+        async with aclosing(interpreted(backend.run(turn), interpreter, turn.model, trace, timeouts=timeouts)) as source:
             async for batch in source:
-                out = attempt.feed(interpreter.feed(batch))
+                out = attempt.feed(batch)
                 if out:
                     yield out
-                if attempt.rejected or interpreter.ended:
+                if attempt.rejected:
                     break
         if not attempt.rejected:
             return

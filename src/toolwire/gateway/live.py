@@ -12,7 +12,7 @@ from typing import cast
 
 from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
 from toolwire.events import CallBegin, Failure, Finish, Text
-from toolwire.gateway.attempts import safely
+from toolwire.gateway.attempts import interpreted
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan
@@ -68,9 +68,9 @@ class LiveTurn:
         parked = False
         try:
             how = "open" if results is None else "resume"
-            async with aclosing(safely(_answered(live, results), self.turn.model, self.trace, how, self.timeouts)) as batches:
-                async for batch in batches:
-                    out = interpreter.feed(batch)
+            run = interpreted(_answered(live, results), interpreter, self.turn.model, self.trace, how, self.timeouts)
+            async with aclosing(run) as batches:
+                async for out in batches:
                     for event in out:
                         if isinstance(event, Text):
                             said.append(event.text)
@@ -84,10 +84,7 @@ class LiveTurn:
                         if self.trace is not None:
                             self.trace.parks(list(waiting))
                         await self.parking.announce(waiting, self.key_id)
-                    if out:
-                        yield out
-                    if interpreter.ended:
-                        return
+                    yield out
         finally:
             if not parked:
                 await live.cancel()

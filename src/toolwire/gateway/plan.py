@@ -23,7 +23,7 @@ from toolwire.emulate.transcript import text_only, transcript
 from toolwire.errors import ToolwireError
 from toolwire.gateway.fields import report
 from toolwire.ids import IdFactory
-from toolwire.policy import PolicyRules
+from toolwire.policy import NO_RULES, PolicyRules
 from toolwire.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 _NONE = ToolChoice("none")
@@ -79,7 +79,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
     way = _way(turn, backend.strategy, capabilities)
     as_text = way in ("emulated", "constrained")
     strategy: Strategy = way if offered else "none"
-    rules = _rules(turn, settings, as_text) if offered else PolicyRules()
+    rules = _rules(turn, settings, as_text) if offered else NO_RULES
     plan = Plan(
         strategy,
         turn,

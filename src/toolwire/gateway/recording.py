@@ -26,7 +26,7 @@ from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failur
 from toolwire.gateway.items import encode_items
 from toolwire.gateway.masking import Mask
 from toolwire.gateway.plan import Plan
-from toolwire.trace import Trace
+from toolwire.trace import READ, Trace
 from toolwire.turn import ImagePart, Message, Part, Result, Turn
 
 Json = Any
@@ -73,20 +73,20 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
 
     tapes = trace.tapes
     out = Recording(_request(trace, tools), [_plan(plan, trace.turn) for plan in trace.plans])
-    out.frames = [(ms(at), label, _frame_text(data)) for at, label, data in trace.frames]
-    kept = [(at, run, batch) for run, tape in enumerate(tapes) for at, _, batch in tape.rows()]
+    out.frames = [(ms(at), *_frame(row)) for at, row in trace.frames.timed()]
+    kept = [(at, run, batch) for run, tape in enumerate(tapes) for at, _, batch in tape.batches()]
     through = [(tape.began, run) for run, tape in enumerate(tapes) if tape.through]
-    for (at, choice, events), block in zip(trace.out.rows(), trace.blocks, strict=False):
+    for (at, choice, events), block in zip(trace.out.batches(), trace.blocks.rows(), strict=False):
         if through and len(events) == 1 and type(events[0]) is Text:
             kept.append((at, next((run for began, run in reversed(through) if began <= at), 0), events))
         out.events += [(ms(at), choice, event_json(event)) for event in events]
         if block:
-            out.wire.append((ms(at), "stream", block.decode("utf-8", "replace")))
+            out.wire.append((ms(at), "stream", _text(block)))
     for at, run, batch in sorted(kept, key=lambda row: row[0]):
         out.batches.append((ms(at), run, [event_json(event) for event in batch]))
     last = turn.get("duration_ms") or 0.0
     if trace.whole is not None:
-        out.wire.append((last, "body", trace.whole.decode("utf-8", "replace")))
+        out.wire.append((last, "body", _text(trace.whole)))
     elif trace.failure is not None and not out.wire:
         out.wire.append((last, "error", encode(error_object(trace.failure)).decode()))
     out.end = {
@@ -184,10 +184,15 @@ def event_of(given: dict[str, Json]) -> Event:
     return event
 
 
-def _frame_text(data: Any) -> str:
-    if isinstance(data, bytes):
-        return data.decode("utf-8", "replace")
-    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=_plain)
+def _frame(row: Any) -> tuple[str, str]:
+    if isinstance(row, bytes):
+        return READ, _text(row)
+    label, data = row
+    return label, _text(data) if isinstance(data, bytes | str) else json.dumps(data, ensure_ascii=False, default=_plain)
+
+
+def _text(data: bytes | str) -> str:
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data
 
 
 def _plain(value: Any) -> Json:

@@ -41,9 +41,9 @@ class Answer:
     """Another one only where another node answered with an error, which is passed on as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnSummary:
-    """What logs and metrics need of a turn that has ended."""
+    """What logs and metrics need of a turn that has ended. Nobody changes it; that it is not frozen saves a call a field."""
 
     request_id: str
     key_id: str

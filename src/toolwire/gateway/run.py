@@ -10,12 +10,13 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
 
 from toolwire.backends.base import Backend, Batch
 from toolwire.encode.obsidian import ObsidianXml
 from toolwire.errors import ToolwireError, status_of
-from toolwire.events import CallBegin, Failure, Finish, Usage
+from toolwire.events import CallBegin, Failure, Finish, Text, Usage
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
@@ -185,6 +186,8 @@ class Run:
             self.ticket.saw(batch)
         if self._contents is not None:
             self._contents.saw(batch, choice)
+        if len(batch) == 1 and type(batch[0]) is Text:  # nearly always
+            return
         for event in batch:
             kind = type(event)
             if kind is CallBegin:
@@ -244,16 +247,17 @@ class Run:
                     async for choice, batch in batches:
                         self._note(batch, choice)
                         block = answer.feed(batch, choice)
-                        refused = answer.failure is not None and not self._committed and self._first_byte is None
+                        failure = answer.failure
+                        refused = failure is not None and not self._committed and self._first_byte is None
                         if trace is not None:
                             trace.sent(choice, batch, b"" if refused else block)
-                        if refused:
-                            raise ToolwireError.of(answer.failure)  # type: ignore[arg-type]
+                        if failure is not None and refused:
+                            raise ToolwireError.of(failure)
                         if block:
                             if self._first_byte is None:
                                 self._first_byte = time.perf_counter()
                             yield block
-                        if answer.failure is not None:
+                        if failure is not None:
                             break
             last = await answer.end(self._comment())
             if trace is not None:
@@ -266,19 +270,17 @@ class Run:
 
     # --- what is told ----------------------------------------------------------------------------------------------------------------------------
 
-    def _telemetry(self) -> dict[str, Any]:
-        told = [policy.telemetry() for policy in self._policies]
-        return {
-            "tool_call_count": sum(one["tool_call_count"] for one in told),
-            "tool_call_truncated": any(one["tool_call_truncated"] for one in told),
-            "stop_after_tools_mode": told[0]["stop_after_tools_mode"] if told else "off",
-        }
+    def _called(self) -> tuple[int, bool, str]:
+        """How many calls went out, whether any was left out, and by which rule a run ends behind its calls."""
+        policies = self._policies
+        if len(policies) == 1:
+            return policies[0].called
+        told = [policy.called for policy in policies]
+        return sum(count for count, _, _ in told), any(cut for _, cut, _ in told), told[0][2] if told else "off"
 
     def _comment(self) -> str:
-        told = self._telemetry()
-        truncated = "true" if told["tool_call_truncated"] else "false"
-        facts = f'"tool_call_count":{told["tool_call_count"]},"tool_call_truncated":{truncated}'
-        return f'{{{facts},"stop_after_tools_mode":"{told["stop_after_tools_mode"]}"}}'
+        count, truncated, mode = self._called()
+        return f'{{"tool_call_count":{count},"tool_call_truncated":{"true" if truncated else "false"},"stop_after_tools_mode":"{mode}"}}'
 
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
         assert self.plan is not None
@@ -286,23 +288,12 @@ class Run:
         if whole and self.answer is not None and not self.answer.kept:
             report = "; ".join(filter(None, (report, "store=failed")))
         headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
-        if not whole:
-            return headers
-        told = self._telemetry()
-        count, mode = str(told["tool_call_count"]).encode(), told["stop_after_tools_mode"].encode()
-        truncated = b"true" if told["tool_call_truncated"] else b"false"
-        return [
-            *headers,
-            (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (count, truncated, mode)),
-            (b"x-codex-tool-call-count", count),
-            (b"x-codex-tool-call-truncated", truncated),
-            (b"x-codex-stop-after-tools-mode", mode),
-        ]
+        return [*headers, *_of_calls(*self._called())] if whole else headers
 
     def _dropped(self) -> dict[str, int]:
         out: dict[str, int] = {}
         for policy in self._policies:
-            for kind, count in policy.report().items():
+            for kind, count in policy.dropped.items():
                 out[kind] = out.get(kind, 0) + count
         return out
 
@@ -323,7 +314,7 @@ class Run:
         self._observed = True
         if self.place is not None:
             self.place.leave()
-        told, usage = self._telemetry(), self._used(failure)
+        (count, truncated, _), usage = self._called(), self._used(failure)
         model = self.turn.model if self.turn is not None else ""
         summary = TurnSummary(
             request_id=self._caller.request_id,
@@ -336,10 +327,10 @@ class Run:
             status=status_of(failure) if failure is not None and self._first_byte is None else 200,
             finish=self._finish,
             error_kind=failure.kind if failure is not None else None,
-            tool_call_count=told["tool_call_count"],
-            tool_call_names=tuple(name for policy in self._policies for name in policy.names),
+            tool_call_count=count,
+            tool_call_names=tuple(name for policy in self._policies for name in policy.names) if count else (),
             tool_call_ids=tuple(self._call_ids),
-            tool_call_truncated=told["tool_call_truncated"],
+            tool_call_truncated=truncated,
             output_mode=self._output_mode,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -368,6 +359,18 @@ class Run:
                 observer(summary)
             except Exception:  # who only watches must not change what is watched
                 log.exception("an observer of turns failed")
+
+
+@lru_cache(64)
+def _of_calls(count: int, truncated: bool, mode: str) -> tuple[tuple[bytes, bytes], ...]:
+    """The headers that tell of an answer's calls, under our own names and under those that other proxies' clients know."""
+    number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
+    return (
+        (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (number, cut, stop)),
+        (b"x-codex-tool-call-count", number),
+        (b"x-codex-tool-call-truncated", cut),
+        (b"x-codex-stop-after-tools-mode", stop),
+    )
 
 
 class _Blocks:

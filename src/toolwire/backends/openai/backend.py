@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import Any
 
 import aiohttp
@@ -97,11 +97,14 @@ class OpenAIBackend:
             response = await self._way().post(self._chat_url, self._headers, self._request, body)
             if response.status != 200:
                 yield [await self._failed(response, asked, tap)]
-            elif turn.stream or _is_stream(response):
-                async for batch in _read_stream(response, reader, limit=None if turn.stream else BODY_LIMIT, tap=tap):
-                    if asked:
-                        batch, asked = self._healed(batch, asked), frozenset()
-                    yield batch if echo is None else echo.feed(batch)
+            elif _is_stream(response, turn):
+                blocks = _Blocks(response, reader, tap, limit=None if turn.stream else BODY_LIMIT)
+                while not reader.ended:
+                    batch = blocks.read(await blocks.next())
+                    if batch:
+                        if asked:
+                            batch, asked = self._healed(batch, asked), frozenset()
+                        yield batch if echo is None else echo.feed(batch)
             else:
                 batch = self._healed(reader.read_body(await _read_body(response, tap)), asked)
                 yield batch if echo is None else echo.feed(batch)
@@ -199,44 +202,48 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 # --- reading -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def _is_stream(response: Reply) -> bool:
-    return _media(response) == "text/event-stream"
+def _is_stream(response: Reply, turn: Turn) -> bool:
+    """Whether the answer comes in pieces: what says that it does, and what was asked to and does not say that it is one body."""
+    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media == "text/event-stream" or (turn.stream and media != "application/json")
 
 
-def _media(response: Reply) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+class _Blocks:
+    """The blocks of a stream, and what becomes of each. A `limit` of bytes holds where the answer is not passed on as it comes."""
 
+    __slots__ = ("_left", "_reader", "_response", "_tap", "_until")
 
-async def _read_stream(response: Reply, reader: AnswerReader, limit: int | None, tap: FrameTap | None) -> AsyncIterator[Batch]:
-    """A `limit` of bytes holds where the answer is not passed on as it comes."""
-    if _media(response) == "application/json":  # asked for a stream, got a body
-        yield reader.read_body(await _read_body(response, tap))
-        return
-    size, until = 0, None
-    now = asyncio.get_running_loop().time
-    while not reader.ended:
-        if reader.finishing and until is None:
-            until = now() + END_MARK_S
+    def __init__(self, response: Reply, reader: AnswerReader, tap: FrameTap | None, limit: int | None) -> None:
+        self._response, self._reader, self._tap, self._left = response, reader, tap, limit
+        self._until: float | None = None
+
+    def next(self) -> Awaitable[bytes]:
+        """The next block; nothing once there is no more."""
+        return self._last() if self._reader.finishing else self._response.read()
+
+    async def _last(self) -> bytes:
+        """What may still follow the finish reason is not awaited for long, and is not worth a failure."""
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + END_MARK_S
+        if now >= self._until:
+            return b""
         try:
-            if until is None:
-                block = await response.read()
-            elif now() < until:
-                async with asyncio.timeout_at(until):
-                    block = await response.read()
-            else:
-                block = b""
+            async with asyncio.timeout_at(self._until):
+                return await self._response.read()
         except (TransportFault, TimeoutError):
-            if not reader.finishing:
-                raise
-            block = b""
-        size += len(block)
-        if limit is not None and size > limit:
-            raise _too_large()
-        if tap is not None and block:
-            tap("read", block)
-        batch = reader.feed(block) if block else reader.finish()
-        if batch:
-            yield batch
+            return b""
+
+    def read(self, block: bytes) -> Batch:
+        if not block:
+            return self._reader.finish()
+        if self._left is not None:
+            self._left -= len(block)
+            if self._left < 0:
+                raise _too_large()
+        if self._tap is not None:
+            self._tap("read", block)
+        return self._reader.feed(block)
 
 
 async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:

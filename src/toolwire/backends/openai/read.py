@@ -54,10 +54,8 @@ class AnswerReader:
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
         self.ended = False
         self._sse = SseReader()
-        self._tools = turn.tools
-        self._registry: ToolRegistry | None = None
-        self._names = frozenset(tool.name for tool in turn.tools)
-        self._calls = CallAssembler(cumulative, self._names or None, rename=self._declared)
+        declared = _Declared(turn) if turn.tools else None
+        self._calls = CallAssembler(cumulative, declared.names if declared else None, rename=declared.name_of if declared else None)
         self._secrets = secrets
         self._reason = ""
         self._usage: Usage | None = None
@@ -237,16 +235,6 @@ class AnswerReader:
             self._behind.clear()
             out += self.fail(Failure("backend", "The upstream server's tool calls can not be put in order within the limits of memory."))
 
-    def _declared(self, name: str) -> str:
-        """The declared name that is meant, else the name as it is."""
-        if name in self._names or not self._names:
-            return name
-        if self._registry is None:
-            self._registry = ToolRegistry(self._tools)
-        numbered = _NUMBERED.fullmatch(name)
-        tool = self._registry.resolve(name) or (self._registry.resolve(numbered[1]) if numbered else None)
-        return name if tool is None else tool.name
-
     # --- the end ------------------------------------------------------------------------------------------------------------------------------
 
     def _close(self, word: str, out: list[Event]) -> None:
@@ -295,6 +283,25 @@ class AnswerReader:
     def fail(self, failure: Failure) -> list[Event]:
         self.ended = True
         return [failure] if self._usage is None else [self._usage, failure]
+
+
+class _Declared:
+    """The declared tools. Apart from the reader, so that nothing refers to itself: what a turn leaves behind is gone with it."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.names = frozenset(tool.name for tool in turn.tools)
+        self._tools = turn.tools
+        self._registry: ToolRegistry | None = None
+
+    def name_of(self, name: str) -> str:
+        """The declared name that is meant, else the name as it is."""
+        if name in self.names:
+            return name
+        if self._registry is None:
+            self._registry = ToolRegistry(self._tools)
+        numbered = _NUMBERED.fullmatch(name)
+        tool = self._registry.resolve(name) or (self._registry.resolve(numbered[1]) if numbered else None)
+        return name if tool is None else tool.name
 
 
 def _fragment(entry: ToolCall, whole: bool, position: int | None) -> Fragment:

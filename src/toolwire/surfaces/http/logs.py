@@ -33,10 +33,13 @@ QUIET = ("/healthz", "/livez", "/readyz", "/metrics", "/ui/static/")
 
 OWN_WORDS = frozenset({"turn_id", "answer_id", "key", "api", "backend", "strategy", "turn", "status", "finish", "output_mode"})
 """Fields in whose values nobody else had a say: they need no quotes."""
+_NUMBERS = (int, float)
 _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
 
 access = logging.getLogger("toolwire.access")
+_SAME = logging.LogRecord(access.name, logging.INFO, __file__, 0, "%s", (), None).__dict__
+"""What is the same in every line: finding it out anew would cost more than the line."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,9 +93,10 @@ class RequestLog:
         """`words` are all that a client, or a model, had a say in; None: it may be anything."""
         if self.node:
             fields = {"node": self.node, **fields}
-        record = logging.LogRecord(access.name, level, __file__, 0, "%s", (), None)
-        record.args = (_Line(record.created, fields),)
-        record.__dict__.update(fields=fields, words=words)
+        now = time.time()
+        record = logging.LogRecord.__new__(logging.LogRecord)
+        told = {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000, "fields": fields, "words": words}
+        record.__dict__ = {**_SAME, **told, "args": (_Line(now, fields),)}
         access.handle(record)
 
 
@@ -165,7 +169,11 @@ class _Formatter(logging.Formatter):
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is None:
             return super().format(record)
-        shown = [f"{name}={value if name in OWN_WORDS else _plain(value)}" for name, value in fields.items() if value and name != "event"]
+        shown = [
+            f"{name}={value}" if name in OWN_WORDS or type(value) in _NUMBERS else f"{name}={_plain(value)}"
+            for name, value in fields.items()
+            if value and name != "event"
+        ]
         return f"{self.formatTime(record)} {record.levelname} {fields.get('event', 'request')} {' '.join(shown)}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
@@ -208,7 +216,7 @@ def _plain(value: Any) -> str:
         value = ",".join(map(str, value))
     if isinstance(value, str):
         return value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
-    return repr(value) if type(value) in (int, float) else _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return repr(value) if type(value) in _NUMBERS else _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def _now(at: float) -> str:

@@ -1,28 +1,30 @@
 """What Prometheus sees.
 
 Rules: labels come from small closed sets, and no client's word makes a series: a model that is not configured counts as `unknown`, an error goes by
-its kind, a key by nothing at all (`/v1/usage` knows keys). What is true only now (streams, queues, parks) is looked up when somebody asks. Children
-are kept at hand.
+its kind, a key by nothing at all (`/v1/usage` knows keys). A turn that ends is a few additions (`_Turns`); what Prometheus makes of them, and what
+is true only now (streams, queues, parks), is looked up when somebody asks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     from toolwire.gateway.nodes import Nodes
     from toolwire.gateway.pipeline import Gateway, TurnSummary
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-MAX_SERIES = 10_000
 UNKNOWN = "unknown"
 
 
@@ -31,56 +33,19 @@ class Metrics:
 
     def __init__(self, models: Container[str]) -> None:
         self._models = models
-        self._series: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        by_model = ("api", "model")
         Info("toolwire_build", "What runs here.", registry=registry).info({"version": version("toolwire")})
-        self.requests = Counter("toolwire_requests", "Turns that ended.", ("api", "model", "strategy", "status"), registry=registry)
-        self.cancelled = Counter("toolwire_requests_cancelled", "Turns cancelled because the client left.", by_model, registry=registry)
-        self.input_tokens = Counter("toolwire_input_tokens", "Tokens read by models, as the backends count them.", by_model, registry=registry)
-        self.cached_tokens = Counter("toolwire_cached_tokens", "Of these, tokens that a cache held.", by_model, registry=registry)
-        self.output_tokens = Counter("toolwire_output_tokens", "Tokens written by models.", by_model, registry=registry)
-        self.tool_calls = Counter("toolwire_tool_calls", "Tool calls sent to clients.", by_model, registry=registry)
-        self.truncated = Counter("toolwire_turns_truncated", "Turns in which policy dropped tool calls or text.", by_model, registry=registry)
-        self.first_byte = Histogram("toolwire_first_byte_seconds", "Time to an answer's first byte.", by_model, buckets=SECONDS, registry=registry)
-        self.duration = Histogram("toolwire_request_seconds", "Time to an answer's last byte.", by_model, buckets=SECONDS, registry=registry)
-        self.kinds = Counter("toolwire_turns", "Turns by how they began: new, resumed from a park, replayed.", ("kind",), registry=registry)
+        self._turns = _Turns()
+        registry.register(_Now(self._turns.families))
         self.errors = Counter("toolwire_errors", "Requests that ended in an error, by its kind.", ("kind",), registry=registry)
         self.streams_open = Gauge("toolwire_streams_open", "Streams being sent now.", registry=registry)
         self.refused = Counter("toolwire_http_refusals", "Requests refused before a turn began.", ("status",), registry=registry)
 
     def observe(self, summary: TurnSummary) -> None:
-        model = summary.model if summary.model in self._models else UNKNOWN
-        key = (summary.api, model, summary.strategy, summary.status, summary.kind)
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = self._children(*key)
-            if len(self._series) > MAX_SERIES:
-                self._series.clear()
-        requests, kinds, cancelled, input_tokens, cached_tokens, output_tokens, tool_calls, truncated, first_byte, duration = series
-        requests.inc()
-        kinds.inc()
-        duration.observe(summary.duration_s)
-        if summary.first_byte_s is not None:
-            first_byte.observe(summary.first_byte_s)
-        for counter, count in (
-            (input_tokens, summary.input_tokens),
-            (cached_tokens, summary.cached_tokens),
-            (output_tokens, summary.output_tokens),
-            (tool_calls, summary.tool_call_count),
-            (truncated, summary.tool_call_truncated),
-            (cancelled, summary.cancelled),
-        ):
-            if count:
-                counter.inc(count)
+        self._turns.count(summary, summary.model if summary.model in self._models else UNKNOWN)
         if summary.error_kind is not None:
             self.errors.labels(summary.error_kind).inc()
-
-    def _children(self, api: str, model: str, strategy: str, status: int, kind: str) -> tuple[Any, ...]:
-        counters = (self.cancelled, self.input_tokens, self.cached_tokens, self.output_tokens, self.tool_calls, self.truncated)
-        children = (family.labels(api, model) for family in (*counters, self.first_byte, self.duration))
-        return (self.requests.labels(api, model, strategy, str(status)), self.kinds.labels(kind), *children)
 
     def watch(self, gateway: Gateway) -> None:
         """Tells of what the gateway holds now."""
@@ -93,6 +58,89 @@ class Metrics:
         """The exposition and its content type, in the format the scraper asks for."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
+
+
+# --- turns -------------------------------------------------------------------------------------------------------------------------------------
+
+COUNTS = (
+    ("toolwire_requests_cancelled", "Turns cancelled because the client left."),
+    ("toolwire_input_tokens", "Tokens read by models, as the backends count them."),
+    ("toolwire_cached_tokens", "Of these, tokens that a cache held."),
+    ("toolwire_output_tokens", "Tokens written by models."),
+    ("toolwire_tool_calls", "Tool calls sent to clients."),
+    ("toolwire_turns_truncated", "Turns in which policy dropped tool calls or text."),
+)
+TIMES = (("toolwire_first_byte_seconds", "Time to an answer's first byte."), ("toolwire_request_seconds", "Time to an answer's last byte."))
+
+
+class _Times:
+    """How long things took: how many within each of `SECONDS`, and all together."""
+
+    __slots__ = ("_buckets", "_sum")
+
+    def __init__(self) -> None:
+        self._buckets = [0] * (len(SECONDS) + 1)
+        self._sum = 0.0
+
+    def took(self, seconds: float) -> None:
+        self._buckets[bisect_left(SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        within = zip((*map(floatToGoString, SECONDS), "+Inf"), accumulate(self._buckets), strict=True)
+        family.add_metric(labels, [(name, float(count)) for name, count in within], self._sum)
+
+
+class _Turns:
+    """What is counted of turns that ended."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str | int, ...], int] = {}
+        """Turns by API, model, strategy, status, and how they began."""
+        self._models: dict[tuple[str, str], tuple[list[int], tuple[_Times, _Times]]] = {}
+        """By API and model: `COUNTS`, and `TIMES`."""
+
+    def count(self, summary: TurnSummary, model: str) -> None:
+        series, by_model = (summary.api, model, summary.strategy, summary.status, summary.kind), (summary.api, model)
+        self._series[series] = self._series.get(series, 0) + 1
+        found = self._models.get(by_model)
+        if found is None:
+            found = self._models[by_model] = ([0] * len(COUNTS), (_Times(), _Times()))
+        counts, (first_byte, duration) = found
+        counts[0] += summary.cancelled
+        counts[1] += summary.input_tokens
+        counts[2] += summary.cached_tokens
+        counts[3] += summary.output_tokens
+        counts[4] += summary.tool_call_count
+        counts[5] += summary.tool_call_truncated
+        duration.took(summary.duration_s)
+        if summary.first_byte_s is not None:
+            first_byte.took(summary.first_byte_s)
+
+    def families(self) -> Iterator[Metric]:
+        yield self._totals(CounterMetricFamily("toolwire_requests", "Turns that ended.", labels=("api", "model", "strategy", "status")), slice(4))
+        told = "Turns by how they began: new, resumed from a park, replayed."
+        yield self._totals(CounterMetricFamily("toolwire_turns", told, labels=("kind",)), slice(4, 5))
+        for number, (name, told) in enumerate(COUNTS):
+            family = CounterMetricFamily(name, told, labels=("api", "model"))
+            for labels, (counts, _) in self._models.items():
+                family.add_metric(labels, counts[number])
+            yield family
+        for number, (name, told) in enumerate(TIMES):
+            histogram = HistogramMetricFamily(name, told, labels=("api", "model"))
+            for labels, (_, times) in self._models.items():
+                times[number].add_to(histogram, labels)
+            yield histogram
+
+    def _totals(self, family: CounterMetricFamily, which: slice) -> Metric:
+        """Turns by some of the labels that they are counted by."""
+        totals: dict[tuple[str, ...], int] = {}
+        for series, count in self._series.items():
+            labels = tuple(str(label) for label in series[which])
+            totals[labels] = totals.get(labels, 0) + count
+        for labels, count in totals.items():
+            family.add_metric(labels, count)
+        return family
 
 
 # --- what is true now --------------------------------------------------------------------------------------------------------------------------
