@@ -256,8 +256,10 @@ class Trace:
 
     def stop(self, cut: bool = False) -> None:
         """Nothing more is kept."""
-        self.recording = False
         self.cut = self.cut or cut
+        if not self.recording:
+            return
+        self.recording = False
         for rows in (self.frames, self.blocks, self.out, *self.tapes):
             rows.close()
 
@@ -269,8 +271,9 @@ class Trace:
         """Lets go of everything that was said; whoever still reads has the old lists."""
         self._forget_request()
         self.whole = None
-        self.plans, self.frames, self.tapes, self.out, self.blocks = [], Rows(_frame_bytes), [], Tape(_batch_bytes, "out"), Rows(weight)
-        self.stop()
+        self.recording = False
+        self.frames = self.blocks = _NO_ROWS
+        self.out, self.plans, self.tapes = _NO_TAPE, [], []
         self.size = self._weighed = 0
 
     def snapshot(self) -> Trace:
@@ -321,3 +324,9 @@ def weight(data: Any, depth: int = 4) -> int:
     if depth and isinstance(data, list | tuple):
         return 60 + sum(weight(value, depth - 1) for value in data)
     return 200
+
+
+_NO_ROWS, _NO_TAPE = Rows(weight), Tape(_batch_bytes, "out")
+"""What is left of the rows that a trace had to let go of."""
+_NO_ROWS.close()
+_NO_TAPE.close()

@@ -58,7 +58,7 @@ class Plan:
     """Stop sequences that are looked for here, in the answer's text alone."""
 
     def report_header(self) -> str:
-        return "; ".join(f"{name}={what}" for name, what in self.report)
+        return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
         """The same turn once more, with what the model wrote and one corrective message."""

@@ -241,11 +241,12 @@ class App:
         self.metrics.streams_open.inc()
         try:
             await exchange.begin(200, [*_typed(answer.headers, EVENT_STREAM), *STREAM_HEADERS])
-            alive = KeepAlive(exchange.piece, self._keep_alive_s)
+            alive, write = KeepAlive(exchange.piece, self._keep_alive_s), exchange.write
             try:
                 async for block in stream:
                     alive.sent()
-                    await exchange.piece(block)
+                    if not write(block):
+                        await exchange.piece(block)
             finally:
                 alive.stop()
             watch.stop()  # before the end is sent: the end wakes the watcher too

@@ -21,7 +21,7 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
-from toolwire.surfaces.http.watch import LEAVING, Leaving
+from toolwire.surfaces.http.watch import LEAVING, Leaving, not_written
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -217,6 +217,12 @@ class Exchange:
 
     def piece(self, block: bytes) -> Awaitable[None]:
         return self._send({"type": "http.response.body", "body": block, "more_body": True})
+
+    @property
+    def write(self) -> Callable[[bytes], bool]:
+        """A shorter way for a piece: whether it took it. Where it did not, the piece is sent by `piece`."""
+        connection: Leaving | None = self.scope.get(LEAVING)
+        return connection.write if connection is not None else not_written
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})

@@ -14,13 +14,20 @@ from starlette.types import Receive, Scope
 LEAVING = "toolwire.leaving"
 
 
+def not_written(block: bytes) -> bool:
+    return False
+
+
 class Leaving:
-    """One request's connection. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has to come."""
+    """One request's connection. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has to come.
+    `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
+    """
 
-    __slots__ = ("body_is_here", "gone", "tell")
+    __slots__ = ("body_is_here", "gone", "tell", "write")
 
-    def __init__(self, body_is_here: Callable[[], bool]) -> None:
+    def __init__(self, body_is_here: Callable[[], bool], write: Callable[[bytes], bool] = not_written) -> None:
         self.body_is_here = body_is_here
+        self.write = write
         self.gone = False
         self.tell: Callable[[], None] | None = None
 
