@@ -139,6 +139,7 @@ async def test_who_listens_is_told_when_a_turn_is_planned_and_when_it_has_ended(
     told: list[dict[str, Any]] = []
     journal_of(gateway).listeners.append(lambda turn: told.append(turn()))
     await ask(gateway)
+    gateway.told.now()
     assert [(turn["state"], turn["model"], turn["strategy"]) for turn in told] == [("running", "m", "native"), ("ended", "m", "native")]
     assert told[0]["id"] == told[1]["id"] and told[1]["calls"] == ["get_weather"]
 
@@ -237,6 +238,7 @@ async def test_memory_is_bounded_by_the_number_of_turns() -> None:
     gateway.journal = journal = Journal(gateway.settings, None, most_traces=3)
     for _ in range(5):
         await ask(gateway)
+    gateway.told.now()
     assert [journal.contents(record.id) for record in journal.records()] == ["memory"] * 3 + ["gone"] * 2
     assert len(journal.records()) == 5
 
@@ -281,6 +283,7 @@ async def test_a_broken_journal_costs_no_turn(what: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(journals, what, _fail)
     gateway = scripted()
     broken = await ask(gateway)
+    gateway.told.now()
     assert _anonymous(broken) == _anonymous(untouched)
     assert "the journal is broken" in caplog.text
 

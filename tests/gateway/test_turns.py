@@ -348,6 +348,7 @@ async def test_observers_are_told_of_every_turn_once(table: Any) -> None:
             await table.answer("chat", asks(stream=stream))
     with pytest.raises(ToolwireError):
         await table.answer("chat", {"messages": 5})
+    table.gateway.told.now()
     assert [(one.status, one.error_kind, one.tool_call_names) for one in told] == [
         (200, None, ("write",)),
         (200, None, ("write",)),

@@ -62,6 +62,8 @@ class Journal:
         limit = int(settings.journal.max_mb * 1024 * 1024)
         self.folder = folder if limit else None
         self.listeners: list[Listener] = []
+        self.catch_up: Callable[[], None] = lambda: None
+        """Has turns that have ended told of now: who looks sees them."""
         self.mask = Mask.of(settings, os.environ)
         self._tools = settings.tools
         self._whole = settings.journal.contents == "disk"
@@ -154,17 +156,20 @@ class Journal:
 
     @property
     def held_bytes(self) -> int:
+        self.catch_up()
         return self._bytes
 
     # --- looking ------------------------------------------------------------------------------------------------------------------------------------
 
     def records(self) -> list[TurnRecord]:
         """The last turns, those that run included, newest first."""
+        self.catch_up()
         self._make_room()
         running = [_record(trace, None) for trace in list(self._running.values())]
         return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
 
     def record(self, id: str) -> TurnRecord | None:
+        self.catch_up()
         trace = self._running.get(id)
         if trace is not None:
             return _record(trace, None)
@@ -172,6 +177,7 @@ class Journal:
 
     def contents(self, id: str) -> Contents:
         """Where the contents of a turn are."""
+        self.catch_up()
         if id in self._kept or id in self._running:
             return "memory"
         return "disk" if self._segments is not None and self._segments.fixture(id) is not None else "gone"
@@ -185,6 +191,7 @@ class Journal:
 
     async def shown(self, id: str) -> Recording | None:
         """A turn as it may be shown: masked."""
+        self.catch_up()
         if id in self._opened:
             self._opened.move_to_end(id)
             return self._opened[id]
@@ -250,6 +257,7 @@ class Journal:
 
     async def settled(self) -> None:
         """Waits until everything that was told so far is written."""
+        self.catch_up()
         if self._writer is not None:
             await asyncio.to_thread(self._writer.settle)
 

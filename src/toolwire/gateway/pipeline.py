@@ -34,6 +34,7 @@ from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.gateway.run import Run
 from toolwire.gateway.seals import Seals
 from toolwire.gateway.store import Store
+from toolwire.gateway.told import Told
 from toolwire.gateway.tracing import Tracing, tracing_of
 from toolwire.gateway.usage import UsageBook
 from toolwire.ids import IdFactory, random_id
@@ -67,8 +68,11 @@ class Gateway:
         self.limits = Limits(settings, self.usage)
         self.queues = Queues(settings.limits)
         self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
+        self.told = Told()
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """What the last turns were made of; None where the settings say that nothing is kept."""
+        if self.journal is not None:
+            self.journal.catch_up = self.told.now
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
         """Whether somebody who may see it wants to know what was said in turns."""
         self.tracing: Tracing | None = None
@@ -95,6 +99,7 @@ class Gateway:
 
     async def close(self) -> None:
         await self.parking.close()
+        self.told.now()
         await self.catalog.close()
         await self.limits.close()
         await self.usage.close()

@@ -50,7 +50,7 @@ class Run:
         self.clock = gateway.clock if trace is None else trace.reading(gateway.clock)
         self._api: Api = api
         self._caller = caller
-        self._started, self._started_at = time.perf_counter(), time.time()
+        self._started, self._started_at = (time.perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
         self._first_byte: float | None = None
         self._committed = False
         self._observed = False
@@ -308,13 +308,17 @@ class Run:
         return self.ticket.settle(usage, ran=self.plan is not None and (failure is None or self._first_byte is not None))
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """Tells the observers, once."""
+        """The turn is over: its limits are settled, and the observers will be told, once."""
         if self._observed:
             return
         self._observed = True
         if self.place is not None:
             self.place.leave()
-        (count, truncated, _), usage = self._called(), self._used(failure)
+        usage, took_s = self._used(failure), time.perf_counter() - self._started
+        self._gateway.told.soon(lambda: self._tell_of(failure, cancelled, usage, took_s))
+
+    def _tell_of(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> None:
+        count, truncated, _ = self._called()
         model = self.turn.model if self.turn is not None else ""
         summary = TurnSummary(
             request_id=self._caller.request_id,
@@ -335,7 +339,7 @@ class Run:
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             first_byte_s=None if self._first_byte is None else self._first_byte - self._started,
-            duration_s=time.perf_counter() - self._started,
+            duration_s=took_s,
             report=self.plan.report_header() if self.plan is not None else "",
             cancelled=cancelled,
             dropped=self._dropped(),
