@@ -229,7 +229,7 @@ class ResponsesEncoder:
         """What the order left out, by kind."""
         return self._order.dropped
 
-    def feed(self, events: Sequence[Event]) -> bytes:
+    def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """The frames of a batch of events, empty when the batch gives nothing to send."""
         if piece := self._order.piece(events):
             return b"".join(self._delta(piece))

@@ -98,10 +98,12 @@ class SseReader:
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
         """The events that this block completes. Raises `ToolwireError` of kind `backend` when an event outgrows the limit."""
-        if block[:6] == b"data: " and block[-2:] == b"\n\n" and self._at_rest() and b"\r" not in block and len(block) <= self._limit:
+        if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and len(block) <= self._limit and self._at_rest():
+            self._head = None
+            if block.find(b"\n") == len(block) - 2:  # the usual read: one event, of one line of data …
+                return [block[6:-2]]
             whole_events = block[6:-2].split(b"\n\ndata: ")
-            if block.count(b"\n") == 2 * len(whole_events):  # the usual read: whole events, each one line of data
-                self._head = None
+            if block.count(b"\n") == 2 * len(whole_events):  # … or several such
                 return list(whole_events)
         if self._head is not None:
             block = self._behind_mark(block)

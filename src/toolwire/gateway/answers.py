@@ -1,4 +1,4 @@
-"""The two answers that a run can be written as, behind one face: `fold` and `body` for a whole one, `feed` and `end` for a stream.
+"""The two answers that a run can be written as, behind one face: `fold` and `body` for a whole one, `writer` and `end` for a stream.
 
 A Responses answer is stored, where the client wants it stored, before its end is sent: who sees it complete can refer to it.
 """
@@ -48,8 +48,10 @@ class ChatAnswer:
     async def body(self) -> bytes:
         return self._folded.bytes()  # type: ignore[union-attr]
 
-    def feed(self, batch: list[Event], choice: int) -> bytes:
-        return self._writer.feed(batch, choice)  # type: ignore[union-attr]
+    @property
+    def writer(self) -> Callable[[list[Event], int], bytes]:
+        """For a stream: what makes a batch of a choice into bytes."""
+        return self._writer.feed  # type: ignore[union-attr]
 
     async def end(self, comment: str | None) -> bytes:
         return self._writer.finish(comment)  # type: ignore[union-attr]
@@ -93,8 +95,9 @@ class ResponsesAnswer:
         await self._keep(response)
         return response
 
-    def feed(self, batch: list[Event], choice: int) -> bytes:
-        return self._encoder.feed(batch)
+    @property
+    def writer(self) -> Callable[[list[Event], int], bytes]:
+        return self._encoder.feed
 
     async def end(self, comment: str | None) -> bytes:
         last = self._encoder.finish(comment)

@@ -186,8 +186,6 @@ class Run:
             self.ticket.saw(batch)
         if self._contents is not None:
             self._contents.saw(batch, choice)
-        if len(batch) == 1 and type(batch[0]) is Text:  # nearly always
-            return
         for event in batch:
             kind = type(event)
             if kind is CallBegin:
@@ -241,13 +239,16 @@ class Run:
     async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
         answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
+        feed, watched = answer.writer, self.ticket is not None or self._contents is not None
         try:
             with self._gateway.catalog.using(backend):
                 async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
                     async for choice, batch in batches:
-                        self._note(batch, choice)
-                        block = answer.feed(batch, choice)
-                        failure = answer.failure
+                        piece = len(batch) == 1 and type(batch[0]) is Text
+                        if not piece or watched:
+                            self._note(batch, choice)
+                        block = feed(batch, choice)
+                        failure = None if piece else answer.failure  # a piece of text is none
                         refused = failure is not None and not self._committed and self._first_byte is None
                         if trace is not None:
                             trace.sent(choice, batch, b"" if refused else block)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import aiohttp
@@ -100,7 +100,7 @@ class OpenAIBackend:
             elif _is_stream(response, turn):
                 blocks = _Blocks(response, reader, tap, limit=None if turn.stream else BODY_LIMIT)
                 while not reader.ended:
-                    batch = blocks.read(await blocks.next())
+                    batch = blocks.read(await (blocks.last() if reader.finishing else response.read()))
                     if batch:
                         if asked:
                             batch, asked = self._healed(batch, asked), frozenset()
@@ -217,11 +217,7 @@ class _Blocks:
         self._response, self._reader, self._tap, self._left = response, reader, tap, limit
         self._until: float | None = None
 
-    def next(self) -> Awaitable[bytes]:
-        """The next block; nothing once there is no more."""
-        return self._last() if self._reader.finishing else self._response.read()
-
-    async def _last(self) -> bytes:
+    async def last(self) -> bytes:
         """What may still follow the finish reason is not awaited for long, and is not worth a failure."""
         now = asyncio.get_running_loop().time()
         if self._until is None:
