@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from toolwire.backends.base import Backend
 from toolwire.config import ServerSettings, Settings, ToolSettings
@@ -29,17 +31,52 @@ from toolwire.turn import Api
 settings.register_profile("toolwire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true")
 settings.load_profile("toolwire")
 
+# Tests start many hundred processes: without bytecode on the disk each would compile all of Toolwire anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
 
 
-LONG = ("web", "backends/acp", "service", "conform/test_client", "backends/codex", "backends/local", "test_dist", "surfaces/mcp")
-"""What takes long, and waits more than it works."""
+# --- which tests run where ------------------------------------------------------------------------------------------------------------------------
+
+TOGETHER = {
+    "clients": ("conform/test_client",),
+    "documentation": ("test_docs",),
+    "local model": ("backends/local", "backends/test_llamacpp_server"),
+    "nodes": ("service/test_nodes", "service/test_faults", "service/test_workers"),
+}
+"""Files that share what is dear to start: one worker runs them all, one after another. Every other file goes to a worker as a whole."""
+LONG = ("conform/test_client", "web", "backends/local", "service", "backends/acp", "test_d", "surfaces/mcp", "backends/codex", "backends/cursor")
+"""What takes long and so comes first, in this order: what starts the same heavy programs does not stand side by side."""
+
+
+def _below_tests(path: str) -> str:
+    return path.removeprefix("tests/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long ones first: several workers then end at about the same time."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(LONG) if item.path.is_relative_to(here) else True)
+
+    def place(item: pytest.Item) -> int:
+        path = _below_tests(item.nodeid)
+        return next((place for place, start in enumerate(LONG) if path.startswith(start)), len(LONG))
+
+    items.sort(key=place)
+
+
+class Sharing(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out files, and what stands in `TOGETHER`, in the order in which they were collected: what a file starts once is started once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = _below_tests(nodeid).partition("::")[0]
+        return next((name for name, starts in TOGETHER.items() if path.startswith(starts)), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
+    config.option.loadscopereorder = False
+    return Sharing(config, log)
 
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

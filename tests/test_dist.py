@@ -37,9 +37,9 @@ def test_the_wheel_holds_the_package_its_types_and_the_licence(wheel: Path) -> N
 
 @pytest.mark.timeout(400)
 def test_the_wheel_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "empty", with_pip=True)
-    python = tmp_path / "empty" / "bin" / "python"
-    installed = subprocess.run([python, "-m", "pip", "install", "-q", str(wheel)], capture_output=True, text=True, timeout=300)
+    venv.create(tmp_path / "empty")
+    into = [sys.executable, "-m", "pip", "--python", str(tmp_path / "empty" / "bin" / "python"), "install", "-q", "--no-compile"]
+    installed = subprocess.run([*into, str(wheel)], capture_output=True, text=True, timeout=300)
     assert installed.returncode == 0, installed.stderr
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen(

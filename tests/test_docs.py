@@ -54,8 +54,6 @@ ADDRESS = "127.0.0.1:8788"
 SHOWS = ("text", "json", "sse", "http")
 IN_FORCE = tuple(SECTIONS)
 
-pytestmark = pytest.mark.xdist_group("docs")
-
 
 # --- reading the pages -----------------------------------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,6 @@ WITHOUT_A_HEAD = {"index.md", "clients.md", "supported.md", "evidence.md", "conf
 """The first page, and those that a command writes or that say it in their own way."""
 ASSETS = {("script", "src"), ("img", "src"), ("source", "src"), ("iframe", "src"), ("video", "src"), ("img", "srcset"), ("object", "data")}
 
-pytestmark = pytest.mark.xdist_group("docs")
-
 
 @cache
 def builder() -> ModuleType:

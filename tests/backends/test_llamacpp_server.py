@@ -79,8 +79,6 @@ WEATHER = {
     },
 }
 
-pytestmark = pytest.mark.xdist_group("local")  # one copy of the model, and no two that fight for the cores
-
 
 def missing(what: str) -> None:
     pytest.skip(what)

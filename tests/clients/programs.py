@@ -74,7 +74,8 @@ def _all(one: Callable[[Job, Path, Path], dict[str, Any]], jobs: list[Job], fold
 
 def _output(command: list[str], work: Path, home: Path, given: str = "") -> tuple[int, list[dict[str, Any]], str]:
     """Exit status, the lines of JSON, and all that it said."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    quiet = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), **quiet}
     child = subprocess.Popen(
         command,
         cwd=work,

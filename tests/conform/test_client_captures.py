@@ -17,7 +17,6 @@ from toolwire.judge import fold
 from toolwire.testing.judges import Judge
 from toolwire.turn import Api
 
-pytestmark = pytest.mark.xdist_group("clients")
 CAPTURES = Path(__file__).parents[1] / "decode" / "captures"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "obsidian-copilot"
 HEADERS = {"content-type": "application/json", "authorization": "Bearer unused", "origin": "app://obsidian.md"}

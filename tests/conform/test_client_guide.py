@@ -13,7 +13,7 @@ import pytest
 from browser import OBSIDIAN, run_browser
 from matrix import ROOT, chromium
 
-pytestmark = [pytest.mark.xdist_group("client-programs"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 GUIDE = (ROOT / "docs" / "clients.md").read_text("utf-8")
 RunClient = Callable[..., list[dict[str, Any]]]
 

@@ -17,12 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 Ask = Callable[..., dict[str, Any]]
 
 
-def cell(case: Case) -> Any:
-    slow = BY_NAME[case.client].kind in ("opencode", "codex", "browser")
-    return pytest.param(case, marks=pytest.mark.xdist_group("client-programs" if slow else "clients"), id=str(case))
-
-
-@pytest.mark.parametrize("case", [cell(case) for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(case: Case, ask: Ask) -> None:
     result = ask(case)
     assert result["error"] is None, result["error"]
@@ -61,7 +56,6 @@ def browse(gateway: str, **more: Any) -> Browsed:
     return run_browser(program, [{**case.job(), "baseURL": gateway}], **more)
 
 
-@pytest.mark.xdist_group("client-programs")
 def test_chromium_asks_before_it_sends_and_obsidians_origin_is_admitted_with_its_headers(gateway: str) -> None:
     browsed = browse(gateway)
     assert [result["error"] for result in browsed.results] == [None]
@@ -74,7 +68,6 @@ def test_chromium_asks_before_it_sends_and_obsidians_origin_is_admitted_with_its
         assert preflight.answered["access-control-allow-origin"] == OBSIDIAN
 
 
-@pytest.mark.xdist_group("client-programs")
 def test_chromium_refuses_to_send_where_the_origin_is_not_admitted(gateway: str) -> None:
     browsed = browse(gateway, origin="https://elsewhere.example")
     (result,) = browsed.results

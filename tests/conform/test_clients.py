@@ -14,8 +14,6 @@ import pytest
 
 from matrix import BROAD, Case
 
-pytestmark = pytest.mark.xdist_group("clients")
-
 Ask = Callable[[Case, str], dict[str, Any]]
 
 CALLED, ENDED, SHORT = "called", "ended", "short"

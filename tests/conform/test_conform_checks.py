@@ -38,7 +38,7 @@ from toolwire.testing.nodes import Node
 from toolwire.testing.relay import Damage, DamagingRelay, Passing
 from toolwire.turn import Api
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("conform")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEY = "sk-conform-of-the-tests"
 CODEX = Path(__file__).resolve().parents[1] / "codex" / "new" / "node_modules" / ".bin" / "codex"

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ("node kill -9", "Redis down", "PostgreSQL down", "nginx reload", "backend gone", "disk full", "clock jump")
 
 
-@pytest.mark.xdist_group("nodes")
 @pytest.mark.timeout(300)
 def test_under_every_fault_each_request_ends_right_or_with_one_clear_error_and_nothing_stored_is_lost(tmp_path: Path) -> None:
     left = tmp_path / "faults.json"

@@ -35,7 +35,6 @@ from toolwire.surfaces.http.workers import MARGIN_S
 from toolwire.testing.nodes import Nginx, Node, RedisServer, missing
 from toolwire.testing.postgres import binaries, shared
 
-pytestmark = pytest.mark.xdist_group("nodes")
 DEPLOY = Path(__file__).resolve().parents[2] / "docs" / "deploy"
 KEYS = {name: {"authorization": f"Bearer {name}-key"} for name in ("one", "two")}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]

@@ -20,7 +20,6 @@ import pytest
 from toolwire.surfaces.http.siblings import merged
 from toolwire.testing.nodes import Node, RedisServer, missing
 
-pytestmark = pytest.mark.xdist_group("nodes")
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 KEY = {"authorization": "Bearer a-key"}
 SETTINGS = """

@@ -1,7 +1,7 @@
 """The pages as a person sees them: a real `toolwire serve` process, and Debian's Chromium driven by Playwright.
 
 `site(…)` starts the server; `tab()` opens a signed-in tab of a fresh browser profile. A page that logs an error, or that its policy stops, fails its
-test.
+test. The browser itself is started once for all files of this folder that a worker runs one after another.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -45,16 +46,33 @@ def missing(what: str) -> None:
     pytest.skip(f"{what} is missing; make test installs it where it may")
 
 
+HERE = Path(__file__).parent
+_kept = contextlib.ExitStack()
+_browsers: list[Browser] = []
+
+
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+def chromium() -> Browser:
     if CHROMIUM is None:
         missing("Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    if not _browsers:
+        playwright = _kept.enter_context(sync_playwright())
+        _kept.callback(_browsers.clear)
+        _browsers.append(_kept.enter_context(playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)))
+    return _browsers[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """No browser outlives its files: Playwright holds the event loop of the thread, which tests elsewhere need."""
+    yield
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+        _kept.close()
+
+
+def pytest_sessionfinish() -> None:
+    """Also where a run ends early."""
+    _kept.close()
 
 
 @dataclass
@@ -186,6 +204,17 @@ class Browsing:
 Browse = Callable[..., Browsing]
 
 
+def _sign_in(context: BrowserContext, site: Site) -> None:
+    """By the one-time link. What the page behind it would keep is kept without drawing that page, which no test would look at."""
+    answer = context.request.get(site.link, max_redirects=0)
+    name, _, key = urlsplit(answer.headers["location"]).fragment.partition("=")
+    assert (answer.status, name) == (303, "page") and key, answer.headers
+    page = context.new_page()
+    page.goto(f"{site.url}/ui/static/favicon.svg")
+    page.evaluate("key => localStorage.setItem('toolwire-page', key)", key)
+    page.close()
+
+
 @pytest.fixture
 def browse(chromium: Browser) -> Iterator[Browse]:
     """`browse(site, width=1280, theme="light")`: signed in by the one-time link."""
@@ -197,10 +226,7 @@ def browse(chromium: Browser) -> Iterator[Browse]:
         browsing = Browsing(context, site)
         opened.append(browsing)
         if sign_in:
-            page = context.new_page()
-            page.goto(site.link)
-            page.wait_for_selector("main")
-            page.close()
+            _sign_in(context, site)
         return browsing
 
     yield open_profile

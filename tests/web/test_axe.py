@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-axe")
-
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[: int(os.environ.get("TOOLWIRE_AXE_LOOKS", "2"))]
 RUN = """async () => {

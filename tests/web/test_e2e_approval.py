@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import APIResponse, Locator, Page, Route, expect
 
-pytestmark = pytest.mark.xdist_group("web-e2e-approval")
-
 READ = 'call file_read {"filePaths": ["Tea.md"]}\n---\nsay Told: {result}'
 READ_ALL = 'call file_read {"filePaths": ["Tea.md", "Journal/Monday.md", "Gone.md"]}\n---\nsay Told: {result}'
 WRITE = 'call note_write {"filePath": "Cup.md", "content": "# Cup\\n\\nOne cup.\\n"}\n---\nsay Told: {result}'

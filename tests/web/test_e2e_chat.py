@@ -7,12 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from toolwire.surfaces.terminal.conversation_note import parse
-
-pytestmark = pytest.mark.xdist_group("web-e2e-chat")
 
 MARKDOWN = """## Teas
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-e2e-connect")
-
 CALLS = 'call toolwire_check {"word": "ping"}\n---\nsay It said: {result}'
 KEY = "a-server-key-of-some-length"
 TOLD = """model => fetch('/ui/api/connect?model=' + encodeURIComponent(model), {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}})

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-e2e-inbox")
-
 READ = {"m": {"script": 'call file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\nsay I have read it.'}}
 
 ASKER = """

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Locator, Page, expect
-
-pytestmark = pytest.mark.xdist_group("web-e2e-settings")
 
 WARNING = "Experimental feature - tools may access your vault data."
 

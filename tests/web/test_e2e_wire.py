@@ -19,8 +19,6 @@ import pytest
 from openai.types.responses import FunctionToolParam
 from playwright.sync_api import Locator, Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-e2e-wire")
-
 WEATHER = 'call get_weather {"city": "Paris"}\n---\nsay It is {result}.\nusage 9 5'
 MODELS: dict[str, Any] = {
     "m": {"script": "chunk 6\nsay Hello there, dear friend.\nusage 7 3"},

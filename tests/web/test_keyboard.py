@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-pytestmark = pytest.mark.xdist_group("web-keyboard")
-
 PAGES = {
     "/": "Message",
     "/ui/inbox": "Nothing waits for you",

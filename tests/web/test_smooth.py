@@ -23,8 +23,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-pytestmark = pytest.mark.xdist_group("web-smooth")
-
 ROUNDS = int(os.environ.get("TOOLWIRE_SMOOTH_ROUNDS", "0"))
 TRIES = 5
 LEAST_MS = 50.0

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, Request, expect
 
-pytestmark = pytest.mark.xdist_group("web-xss")
-
 # Each would call xss(), fetch from evil.example, or put an element where none belongs, if anything took it for more than text.
 SCRIPTS = [
     "<script>xss()</script>",

@@ -19,7 +19,7 @@ from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 
 Talks = Callable[..., Any]
 PARK_S = float(os.environ.get("TOOLWIRE_ACP_PARK_S", "8"))
-pytestmark = [pytest.mark.xdist_group("acp-real"), pytest.mark.timeout(280 + PARK_S)]
+pytestmark = pytest.mark.timeout(280 + PARK_S)
 EVERYWHERE = [(api, stream) for api in ("chat", "responses") for stream in (False, True)]
 USAGE = {"prompt_tokens": 21, "completion_tokens": 6, "total_tokens": 27, "prompt_tokens_details": {"cached_tokens": 5}}
 

@@ -22,8 +22,6 @@ from toolwire.events import CallEnd, Event, Failure, Finish, Text, Usage
 from toolwire.testing.schemas import tools
 from toolwire.turn import Constraint, Message, OutputFormat, Sampling, TextPart, ToolSpec, Turn
 
-pytestmark = pytest.mark.xdist_group("local")  # one copy of the model, and no two that fight for the cores
-
 NONCE = "k3v9"
 OPENING, CLOSING = f"<tool_call:{NONCE}>\n", f"\n</tool_call:{NONCE}>"
 WEATHER = ToolSpec(

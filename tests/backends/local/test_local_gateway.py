@@ -11,8 +11,6 @@ import pytest
 from toolwire.backends.local import LocalBackend
 from toolwire.testing.judges import Judge
 
-pytestmark = pytest.mark.xdist_group("local")  # one copy of the model, and no two that fight for the cores
-
 WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 40}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},

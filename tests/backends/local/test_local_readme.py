@@ -14,7 +14,7 @@ import pytest
 from toolwire.testing.judges import Judge
 
 README = Path(__file__).resolve().parents[3] / "README.md"
-pytestmark = [pytest.mark.xdist_group("local"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def request() -> str:
