@@ -30,10 +30,23 @@ class _Pack(NamedTuple):
     odd: dict[int, Any]
 
 
+class _Closed(list[Any]):
+    """A list that takes nothing more: a tap that comes too late needs no check of its own."""
+
+    __slots__ = ()
+
+    def append(self, value: Any) -> None:
+        pass
+
+
+_CLOSED = _Closed()
+_NOTHING: tuple[list[Any], list[float]] = ([], [])
+
+
 class Rows:
     """Rows of one `kind`, bytes or texts, and odd ones, whose size `weigh` knows. Who adds one appends it to `new`, and its time to `times`."""
 
-    __slots__ = ("_packed", "_packs", "_size", "_weigh", "kind", "new", "times")
+    __slots__ = ("_last", "_packed", "_packs", "_size", "_weigh", "kind", "new", "times")
 
     def __init__(self, weigh: Callable[[Any], int], kind: type[bytes | str] = bytes) -> None:
         self.kind = kind
@@ -42,17 +55,19 @@ class Rows:
         self._packed = self._size = 0
         """So many rows are packed, and about so many bytes."""
         self._packs: list[_Pack] = []
+        self._last: tuple[list[Any], list[float]] = _NOTHING
+        """What was not packed when the rows were closed."""
         self._weigh = weigh
 
     def __len__(self) -> int:
-        return self._packed + len(self.new)
+        return self._packed + len(self._last[0]) + len(self.new)
 
     def weigh(self) -> int:
         """About so many bytes are held. What is worth it is packed."""
         if len(self.new) >= EACH:
             self._pack()
         kind, weigh, size = self.kind, self._weigh, self._size
-        for row in self.new:
+        for row in self.new or self._last[0]:
             size += ROW_BYTES + (len(row) if type(row) is kind else weigh(row))
         return size
 
@@ -69,7 +84,9 @@ class Rows:
 
     def close(self) -> None:
         """What comes from now on is not kept."""
-        self.new, self.times = _Closed(self.new), _Closed(self.times)
+        if self.new is not _CLOSED:
+            self._last = (self.new, self.times)
+            self.new = self.times = _CLOSED
 
     def rows(self) -> Iterator[Any]:
         for pack in self._packs:
@@ -77,25 +94,18 @@ class Rows:
             for place, length in enumerate(pack.lengths):
                 yield pack.odd[place] if place in pack.odd else pack.joined[began : began + length]
                 began += length
+        yield from self._last[0]
         yield from self.new
 
     def timed(self) -> Iterator[tuple[float, Any]]:
-        times = (at for times in (*(pack.times for pack in self._packs), self.times) for at in times)
+        times = (at for times in (*(pack.times for pack in self._packs), self._last[1], self.times) for at in times)
         return zip(times, self.rows(), strict=False)
 
     def copy(self) -> Self:
         other = copy(self)
-        other.new, other.times, other._packs = self.new[:], self.times[:], self._packs[:]
+        if other.new is not _CLOSED:
+            other.new, other.times, other._packs = self.new[:], self.times[:], self._packs[:]
         return other
-
-
-class _Closed(list[Any]):
-    """A list that takes nothing more: a tap that comes too late needs no check of its own."""
-
-    __slots__ = ()
-
-    def append(self, value: Any) -> None:
-        pass
 
 
 class Tape(Rows):
