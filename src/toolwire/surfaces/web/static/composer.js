@@ -97,8 +97,13 @@ export class Composer {
 
   async submit() {
     const words = this.area.value
-    if (!words.trim() || this.running || this.sending) return
+    if (!words.trim() || this.running) return
+    if (this.sending) {
+      this.again = true // who is quicker than the server is not passed over
+      return
+    }
     this.sending = true
+    this.again = false
     this.update()
     const from = this.id
     let taken = false
@@ -114,6 +119,7 @@ export class Composer {
       this.resize()
     }
     this.update()
+    if (this.again && taken) this.submit()
   }
 }
 
