@@ -13,11 +13,12 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from toolwire.events import CallArgs, Event, Refusal, Text, Thought
+from toolwire.events import Event
 from toolwire.policy import NO_RULES
-from toolwire.tape import EACH, Rows, Tape
+from toolwire.tape import EACH, Frames, Rows, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 REQUEST_COPIES = 3
 """A request is held as bytes, as the decoded turn, and as what the backend is asked."""
-FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 130, 100, 120
-"""What Python itself needs around a frame, a batch and an event that are kept as they are."""
 READ = "read"
 """The label of what was read of a network: nearly every frame of a stream."""
 _LARGE = 64 * 1024
@@ -55,43 +54,31 @@ def frame_tap() -> FrameTap | None:
 class Trace:
     """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on."""
 
-    __slots__ = (
-        "_grown",
-        "_weighed",
-        "api",
-        "at",
-        "backend_id",
-        "backend_kind",
-        "blocks",
-        "called",
-        "caller",
-        "clock_readings",
-        "committed",
-        "cut",
-        "decoded",
-        "failure",
-        "frames",
-        "id",
-        "kind",
-        "minted",
-        "offers",
-        "out",
-        "parked_at",
-        "parked_s",
-        "plans",
-        "previous",
-        "raw",
-        "recording",
-        "references",
-        "resumed_from",
-        "size",
-        "started",
-        "stored",
-        "tapes",
-        "through",
-        "turn",
-        "whole",
-    )
+    # Most turns leave most of these as they are: what an instance does not set costs it nothing.
+    kind = "new"
+    backend_id = ""
+    backend_kind = ""
+    decoded: Turn | None = None
+    turn: Turn | None = None
+    previous: tuple[Item, ...] | None = None
+    """The conversation that the request refers to."""
+    references: Mapping[str, Any] = MappingProxyType({})
+    stored = False
+    through = False
+    committed = False
+    """The stream was begun before the backend had said anything."""
+    whole: bytes | None = None
+    failure: Failure | None = None
+    resumed_from: str | None = None
+    parked_s: float | None = None
+    """How long the run that this turn resumed had waited."""
+    parked_at: float | None = None
+    """When this turn ended with calls that wait …"""
+    called: tuple[str, ...] = ()
+    """… and their ids."""
+    recording = True
+    size = 0
+    _weighed = 0
 
     def __init__(self, id: str, api: Api, raw: bytes, caller: Caller, at: float, grown: Callable[[Trace, int], bool]) -> None:
         self.id = id
@@ -99,46 +86,22 @@ class Trace:
         self.caller = caller
         self.at = at
         self.started = perf_counter()
-        self.kind = "new"
-        self.backend_id = ""
-        self.backend_kind = ""
         self.cut = len(raw) * REQUEST_COPIES > MOST_BYTES
         self.raw: bytes | None = None if self.cut else raw
-        self.decoded: Turn | None = None
-        self.turn: Turn | None = None
         self.offers: list[tuple[Strategy, Capabilities]] = []
         """What the backend could do, each time that the turn was planned …"""
         self.plans: list[Plan] = []
         """… and how it was planned."""
-        self.previous: tuple[Item, ...] | None = None
-        """The conversation that the request refers to."""
-        self.references: Mapping[str, Any] = {}
-        self.stored = False
-        self.frames = Rows(_frame_bytes)
+        self.frames: Rows = Frames()
         self.tapes: list[Tape] = []
         """The runs of the backend, in the order in which they began."""
-        self.out = Tape(_batch_bytes, "out")
+        self.out = Tape("out")
         """The events that went out …"""
-        self.blocks = Rows(weight)
-        """… and the bytes that they became, one for each row."""
+        self.blocks = Rows()
+        """… and the bytes that they became, one for each row of a stream."""
         self.minted: list[str] = []
         self.clock_readings: list[float] = []
-        self.through = False
-        self.committed = False
-        """The stream was begun before the backend had said anything."""
-        self.whole: bytes | None = None
-        self.failure: Failure | None = None
-        self.resumed_from: str | None = None
-        self.parked_s: float | None = None
-        """How long the run that this turn resumed had waited."""
-        self.parked_at: float | None = None
-        """When this turn ended with calls that wait."""
-        self.called: list[str] = []
-        """The ids of the calls that wait."""
-        self.recording = True
-        self.size = 0
         self._grown = grown
-        self._weighed = 0
         self._grow(len(raw) * REQUEST_COPIES if not self.cut else 0)
 
     # --- taps: once a turn --------------------------------------------------------------------------------------------------------------------------
@@ -188,11 +151,11 @@ class Trace:
 
     def parks(self, calls: list[str]) -> None:
         self.parked_at = perf_counter()
-        self.called += calls
+        self.called = (*self.called, *calls)
 
     def begin_run(self, how: str) -> Tape:
         """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
-        tape = Tape(_batch_bytes, how, through=self.through)
+        tape = Tape(how, through=self.through)
         self.tapes.append(tape)
         if not self.recording:
             tape.close()
@@ -214,8 +177,14 @@ class Trace:
         if len(frames.new) >= EACH or (is_bytes and len(data) > _LARGE):
             self.weigh()
 
+    def folded(self, choice: int, events: list[Event]) -> None:
+        """The events of a choice after policy, where they become part of a body."""
+        self.out.keep(events, choice)
+        if len(self.out.new) >= EACH:
+            self.weigh()
+
     def sent(self, choice: int, events: list[Event], block: bytes) -> None:
-        """The events of a choice after policy, and the bytes that they became, if any."""
+        """The events of a choice after policy, and the bytes of the stream that they became, if any."""
         self.out.keep(events, choice)
         blocks = self.blocks.new
         blocks.append(block)
@@ -301,32 +270,7 @@ def _passes_text(plan: Plan) -> bool:
     return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and (plan.rules is NO_RULES or plan.rules == NO_RULES)
 
 
-def _frame_bytes(frame: tuple[str, Any]) -> int:
-    return FRAME_BYTES + weight(frame[1])
-
-
-def _batch_bytes(batch: tuple[Any, ...]) -> int:
-    return BATCH_BYTES + sum(EVENT_BYTES + _said_bytes(event) for event in batch[1:])
-
-
-def _said_bytes(event: Event) -> int:
-    if isinstance(event, Text | Thought | Refusal):
-        return len(event.text)
-    return len(event.delta) if isinstance(event, CallArgs) else 0
-
-
-def weight(data: Any, depth: int = 4) -> int:
-    """About so many bytes a value refers to."""
-    if isinstance(data, bytes | str):
-        return len(data)
-    if depth and isinstance(data, Mapping):
-        return 200 + sum(80 + weight(value, depth - 1) for value in data.values())
-    if depth and isinstance(data, list | tuple):
-        return 60 + sum(weight(value, depth - 1) for value in data)
-    return 200
-
-
-_NO_ROWS, _NO_TAPE = Rows(weight), Tape(_batch_bytes, "out")
+_NO_ROWS, _NO_TAPE = Rows(), Tape("out")
 """What is left of the rows that a trace had to let go of."""
 _NO_ROWS.close()
 _NO_TAPE.close()

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from heapq import merge
+from itertools import chain, repeat
 from typing import Any
 
 import msgspec
@@ -76,7 +77,7 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
     out.frames = [(ms(at), *_frame(row)) for at, row in trace.frames.timed()]
     kept = [(at, run, batch) for run, tape in enumerate(tapes) for at, _, batch in tape.batches()]
     through = [(tape.began, run) for run, tape in enumerate(tapes) if tape.through]
-    for (at, choice, events), block in zip(trace.out.batches(), trace.blocks.rows(), strict=False):
+    for (at, choice, events), block in zip(trace.out.batches(), chain(trace.blocks.rows(), repeat(b""))):  # noqa: B905 — a body has no blocks
         if through and len(events) == 1 and type(events[0]) is Text:
             kept.append((at, next((run for began, run in reversed(through) if began <= at), 0), events))
         out.events += [(ms(at), choice, event_json(event)) for event in events]

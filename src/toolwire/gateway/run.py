@@ -207,7 +207,7 @@ class Run:
                     self._note(batch, choice)
                     answer.fold(batch, choice)
                     if trace is not None:
-                        trace.sent(choice, batch, b"")
+                        trace.folded(choice, batch)
         if answer.failure is not None:
             raise ToolwireError.of(answer.failure)
         body = await answer.body()
@@ -221,11 +221,11 @@ class Run:
 
     async def stream(self, plan: Plan, backend: Backend) -> Answer:
         """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
-        blocks = self._blocks(plan, backend)
-        first: asyncio.Future[bytes] = asyncio.ensure_future(anext(blocks))
+        blocks, loop = self._blocks(plan, backend), asyncio.get_running_loop()
+        first: asyncio.Future[bytes] = loop.create_task(_first(blocks))
         opened = _Blocks(self, first, blocks)
         try:
-            await asyncio.wait({first}, timeout=self._gateway.settings.server.commit_after_s)
+            await _done_within(first, self._gateway.settings.server.commit_after_s, loop)
             self._committed = True
             if first.done():
                 first.result()
@@ -364,6 +364,27 @@ class Run:
                 observer(summary)
             except Exception:  # who only watches must not change what is watched
                 log.exception("an observer of turns failed")
+
+
+async def _first(blocks: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(blocks)
+
+
+async def _done_within(work: asyncio.Future[bytes], seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    """Returns when the work is done, or the time is over: the work goes on. As `asyncio.wait`, which takes many, for one."""
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = loop.call_later(seconds, end)
+    work.add_done_callback(end)
+    try:
+        await over
+    finally:
+        timer.cancel()
+        work.remove_done_callback(end)
 
 
 @lru_cache(64)

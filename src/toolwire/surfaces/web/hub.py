@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from toolwire.trace import weight
+from toolwire.tape import weight
 
 KEEP_ALIVE_S = 15.0
 GATHER_S = 0.015
