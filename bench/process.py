@@ -59,7 +59,7 @@ class Process:
                 stdout=out,
                 stderr=out,
                 cwd=cwd,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **(env or {}), "PYTHONDONTWRITEBYTECODE": ""},  # as it is installed: compiled once, not at every start
                 start_new_session=True,
                 preexec_fn=lambda: os.sched_setaffinity(0, core),
             )
