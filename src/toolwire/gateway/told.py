@@ -7,7 +7,10 @@ less than the same done between other work. Nothing waits longer than that, and 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+
+log = logging.getLogger("toolwire.gateway")
 
 
 class Told:
@@ -15,12 +18,18 @@ class Told:
         self._waiting: list[Callable[[], None]] = []
 
     def soon(self, tell: Callable[[], None]) -> None:
-        """`tell` must not raise."""
         self._waiting.append(tell)
-        if len(self._waiting) == 1:
+        if len(self._waiting) > 1:
+            return
+        try:
             asyncio.get_running_loop().call_soon(self.now)
+        except RuntimeError:  # outside of a loop nobody would come back to it
+            self.now()
 
     def now(self) -> None:
         waiting, self._waiting = self._waiting, []
         for tell in waiting:
-            tell()
+            try:
+                tell()
+            except Exception:  # one turn's trouble is not another's
+                log.exception("the end of a turn could not be told")
