@@ -41,7 +41,12 @@ class TooManyRequests(Exception):
 
 
 class Cycle(RequestResponseCycle):
-    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado: what is sent here is our own, its names in lower case."""
+    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado: what is sent here is our own, its names in lower case. The
+    head of a whole answer goes out with its body.
+    """
+
+    _head: bytes | None = None
+    """Waits for the body, which comes at once."""
 
     def write(self, block: bytes) -> bool:
         """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
@@ -51,6 +56,9 @@ class Cycle(RequestResponseCycle):
         return True
 
     async def send(self, message: Any) -> None:
+        if self._head is not None:
+            await self._whole(self._head, message)
+            return
         if self.response_started or self.disconnected or self.flow.write_paused or not self.keep_alive or self.scope["method"] != "POST":
             await super().send(message)
             return
@@ -71,7 +79,24 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError("A header holds a line break.")
         self.response_started, self.waiting_for_100_continue = True, False
         self.chunked_encoding, self.expected_content_length = length is None, length or 0
-        self.transport.write(head)
+        if length is None:
+            self.transport.write(head)
+        else:
+            self._head = head
+
+    async def _whole(self, head: bytes, message: Any) -> None:
+        self._head = None
+        body = message.get("body", b"")
+        if message.get("more_body") or len(body) != self.expected_content_length or self.disconnected or self.flow.write_paused:
+            if not self.disconnected:
+                self.transport.write(head)
+            await super().send(message)
+            return
+        self.transport.write(head + body)
+        self.expected_content_length = 0
+        self.response_complete = True
+        self.message_event.set()
+        self.on_response()
 
 
 class GuardedProtocol(HttpToolsProtocol):
