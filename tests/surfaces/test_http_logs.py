@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -189,3 +190,48 @@ def test_contents_are_kept_for_nobody_unless_somebody_wants_them() -> None:
     assert not Gateway(Settings()).contents_wanted
     assert not Gateway(Settings(telemetry=TelemetrySettings(with_contents=True))).contents_wanted
     assert Gateway(Settings(telemetry=TelemetrySettings("http://127.0.0.1:4318", with_contents=True))).contents_wanted
+
+
+# --- when lines are written ----------------------------------------------------------------------------------------------------------------------
+
+
+class Writes(io.StringIO):
+    """A stream that remembers each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.seen.append(text)
+        return len(text)
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writes]:
+    root = logging.getLogger()
+    before, level, stream = list(root.handlers), root.level, Writes()
+    monkeypatch.setattr("sys.stderr", stream)
+    logs.configure("info")
+    yield stream
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+async def test_lines_of_one_turn_of_the_loop_are_one_write_and_a_warning_waits_for_nothing(writes: Writes) -> None:
+    log = logging.getLogger("toolwire.http")
+    log.info("one")
+    log.info("two")
+    assert writes.seen == []
+    await asyncio.sleep(0)
+    assert len(writes.seen) == 1 and writes.seen[0].splitlines()[0].endswith("one") and writes.seen[0].splitlines()[1].endswith("two")
+    log.info("three")
+    log.warning("four")
+    assert [line.rpartition(" ")[2] for line in writes.seen[1].splitlines()] == ["three", "four"]
+    await asyncio.sleep(0)
+    assert len(writes.seen) == 2
+
+
+def test_outside_of_the_loop_a_line_is_written_at_once(writes: Writes) -> None:
+    logging.getLogger("toolwire.http").info("one")
+    assert len(writes.seen) == 1 and writes.seen[0].endswith("one\n")

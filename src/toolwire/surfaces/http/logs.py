@@ -6,13 +6,14 @@ lines of everything else are written the same way. Words of a client are cut, an
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
 
@@ -195,13 +196,47 @@ class _JsonFormatter(_Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """Lines that come in one turn of the event loop are written together, at its next; a warning, and what comes from elsewhere, at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._waiting: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._waiting.append(self.format(record) + self.terminator)
+            if record.levelno > logging.INFO or not self._comes_around():
+                self.flush()
+        except Exception:
+            self.handleError(record)
+
+    def _comes_around(self) -> bool:
+        """Whether the event loop will write what waits."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if len(self._waiting) == 1:
+            loop.call_soon(self.flush)
+        return True
+
+    def flush(self) -> None:
+        with self.lock:  # type: ignore[union-attr]
+            lines, self._waiting = self._waiting, []
+            if lines:
+                self.stream.write("".join(lines))
+            super().flush()
+
+
 def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
     """Everything goes to stderr, in one format. Others' logs stay out: the surface reports whatever a person needs to know."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter((_JsonFormatter if format == "json" else _Formatter)(mask))
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # what no line of ours tells, no record need find out
     root = logging.getLogger()
     for earlier in [one for one in root.handlers if isinstance(one.formatter, _Formatter)]:
+        earlier.flush()
         root.removeHandler(earlier)
     root.addHandler(handler)
     root.setLevel(level.upper())
