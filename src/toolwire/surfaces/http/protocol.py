@@ -27,6 +27,8 @@ from toolwire.surfaces.http.watch import LEAVING, Leaving
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
 MOST_PIPELINED = 16
+BARE = (204, 304)
+"""Answers that have no body, and so say nothing of its length."""
 HIGH_WATER = 64 * 1024
 LOOKS = 4
 """How often a slow reader is looked at before it is cut off."""
@@ -41,9 +43,7 @@ class TooManyRequests(Exception):
 
 
 class Cycle(RequestResponseCycle):
-    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado: what is sent here is our own, its names in lower case. The
-    head of a whole answer goes out with its body.
-    """
+    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado. The head of a whole answer goes out with its body."""
 
     _head: bytes | None = None
     """Waits for the body, which comes at once."""
@@ -59,12 +59,14 @@ class Cycle(RequestResponseCycle):
         if self._head is not None:
             await self._whole(self._head, message)
             return
-        if self.response_started or self.disconnected or self.flow.write_paused or not self.keep_alive or self.scope["method"] != "POST":
+        unusual = self.disconnected or self.flow.write_paused or not self.keep_alive or self.scope["method"] != "POST"
+        if self.response_started or unusual or message["status"] in BARE:
             await super().send(message)
             return
         headers = [*self.default_headers, *message["headers"]]
         lines, length = [STATUS_LINE[message["status"]]], None
         for name, value in headers:
+            name = name.lower()
             lines += (name, b": ", value, b"\r\n")
             if name == b"content-length":
                 length = int(value)
@@ -75,7 +77,7 @@ class Cycle(RequestResponseCycle):
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         head = b"".join(lines)
-        if head.count(b"\n") != len(headers) + 2 + (length is None):
+        if not head.count(b"\n") == head.count(b"\r") == len(headers) + 2 + (length is None):
             raise RuntimeError("A header holds a line break.")
         self.response_started, self.waiting_for_100_continue = True, False
         self.chunked_encoding, self.expected_content_length = length is None, length or 0

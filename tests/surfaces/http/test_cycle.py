@@ -1,0 +1,116 @@
+"""How an answer is written to the socket, byte by byte, whatever the application sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from toolwire.testing.served import served
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+ASKED = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class App:
+    """Says what it is told to, to whoever asks."""
+
+    def __init__(self, answer: Callable[[Send], Awaitable[None]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] == "http":
+            await receive()
+            await self._answer(send)
+
+    async def leave(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> tuple[bytes, bool]:
+    """What one connection gets for so many requests, and whether it is still open then."""
+
+    async with served(App(answer)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            got, block = b"", b"?"
+            for _ in range(times):
+                writer.write(ASKED)
+                with suppress(TimeoutError):
+                    while block:
+                        block = await asyncio.wait_for(reader.read(65536), 0.3)
+                        got += block
+            return got, bool(block)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+def start(status: int, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+
+def body(data: bytes = b"", more: bool = False) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def says(*messages: dict[str, Any]) -> Callable[[Send], Awaitable[None]]:
+    async def answer(send: Send) -> None:
+        for message in messages:
+            await send(message)
+
+    return answer
+
+
+@pytest.mark.parametrize("name", [b"content-length", b"Content-Length"])
+async def test_a_whole_answer_has_one_length_and_leaves_the_connection_open_for_the_next(name: bytes) -> None:
+    got, is_open = await written(says(start(200, (name, b"5")), body(b"hello")), times=2)
+    assert is_open and got.count(b"HTTP/1.1 200") == 2 and got.lower().count(b"content-length: 5\r\n") == 2 and got.count(b"\r\n\r\nhello") == 2
+    assert b"transfer-encoding" not in got.lower()
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> None:
+    got, is_open = await written(says(start(status), body()), times=2)
+    assert is_open and got.count(b"HTTP/1.1 %d" % status) == 2 and got.endswith(b"\r\n\r\n")
+    assert b"transfer-encoding" not in got and b"0\r\n" not in got
+
+
+async def test_a_stream_s_head_goes_out_before_its_first_piece_is_there() -> None:
+    release = asyncio.Event()
+
+    async def slowly(send: Send) -> None:
+        await send(start(200))
+        await release.wait()
+        await says(body(b"one", more=True), body())(send)
+
+    async with served(App(slowly)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ASKED)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b"transfer-encoding: chunked\r\n" in head
+        release.set()
+        assert await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 5) == b"3\r\none\r\n0\r\n\r\n"
+        writer.close()
+
+
+async def test_a_body_in_pieces_comes_behind_its_head() -> None:
+    got, is_open = await written(says(start(200, (b"content-length", b"6")), body(b"one", more=True), body(b"two")))
+    assert is_open and got.endswith(b"\r\n\r\nonetwo")
+
+
+@pytest.mark.parametrize("value", [b"a\r\nx-evil: 1", b"a\rb", b"a\nb"])
+async def test_a_header_can_not_break_its_line(value: bytes) -> None:
+    got, _ = await written(says(start(200, (b"x-told", value), (b"content-length", b"0")), body()))
+    assert b"x-told" not in got and b"x-evil" not in got and b"200 OK" not in got
+
+
+@pytest.mark.parametrize("messages", [(body(b"short"),), (body(b"much too long"),), ()], ids=["short", "long", "none"])
+async def test_a_body_that_is_not_as_long_as_said_ends_the_connection(messages: tuple[dict[str, Any], ...]) -> None:
+    _, is_open = await written(says(start(200, (b"content-length", b"9")), *messages))
+    assert not is_open
