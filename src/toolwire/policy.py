@@ -35,6 +35,10 @@ class PolicyRules:
     parallel: bool = True
     legacy: bool = False
 
+    @property
+    def all_off(self) -> bool:
+        return self is NO_RULES or self == NO_RULES
+
 
 NO_RULES = PolicyRules()
 
@@ -47,7 +51,7 @@ class Policy:
         self.names: list[str] = []
         """Names of the calls that were let through, in order."""
         self._rules = rules
-        self._active = rules is not NO_RULES and rules != NO_RULES
+        self._active = not rules.all_off
         self.dropped: dict[str, int] = {}
         """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
         self._truncated = False  # the model made calls that the client does not see

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from toolwire.events import Event
-from toolwire.policy import NO_RULES
 from toolwire.tape import EACH, Frames, Rows, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
@@ -267,7 +266,7 @@ def _item_bytes(item: Item) -> int:
 
 def _passes_text(plan: Plan) -> bool:
     """Whether a piece of text that the backend sends is, as it is, what the client gets."""
-    return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and (plan.rules is NO_RULES or plan.rules == NO_RULES)
+    return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and plan.rules.all_off
 
 
 _NO_ROWS, _NO_TAPE = Rows(), Tape("out")

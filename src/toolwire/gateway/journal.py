@@ -23,6 +23,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolwire.encode.sse import scrub
+from toolwire.gateway.journal_writer import Writer
 from toolwire.gateway.masking import Mask
 from toolwire.gateway.recording import Recording, RecordingError, masked, read, recording_of, write
 from toolwire.gateway.segments import DAY_S, Segments, TurnRecord
@@ -41,12 +42,7 @@ MOST_TRACES = 200
 MOST_RECORDS = 10_000
 MOST_RUNNING = 4096
 LONGEST_NAME = 128
-CLOSE_S = 5.0
-GATHER_S = 0.1
-"""So long the writer waits for more turns before it writes."""
 LOAD_S = 10.0
-SWEEP_S = 3600.0
-"""So often the files are looked through for what is too old, where nothing is written."""
 OPENED = 2
 """So many turns are kept as they were shown last: formatting a long one takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
@@ -77,7 +73,7 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_age_s = settings.journal.max_days * DAY_S
         self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
-        self._writer = _Writer(self._segments, self._fixture) if self._segments is not None else None
+        self._writer = Writer(self._segments, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
@@ -264,89 +260,6 @@ class Journal:
     async def close(self) -> None:
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close)
-
-
-class _Writer:
-    """The thread that reads and writes the files. It starts with its first work."""
-
-    def __init__(self, segments: Segments, fixture: Callable[[Trace, TurnRecord], list[str]]) -> None:
-        self._segments = segments
-        self._fixture = fixture
-        self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()
-        self._woken, self._hurry = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
-        self._whole_bytes = 0
-        self._complained = False
-
-    def put(self, record: TurnRecord, trace: Trace | None) -> None:
-        """Never waits. What a disk can not follow is not kept."""
-        if len(self._waiting) > MOST_RECORDS:
-            self._complain("the disk is too slow for the journal: turns are left out")
-            return
-        if trace is not None:
-            if self._whole_bytes + trace.size > MOST_BYTES:
-                self._complain("the disk is too slow for the journal: contents of turns are left out")
-                trace = None
-            else:
-                self._whole_bytes += trace.size
-        self._send((record, trace))
-
-    def _complain(self, words: str) -> None:
-        if not self._complained:
-            log.warning("%s", words)
-        self._complained = True
-
-    def run(self, work: Callable[[], None]) -> None:
-        self._send(work)
-        self._hurry.set()
-
-    def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
-        self._waiting.append(what)
-        if not self._woken.is_set():  # waking a thread costs more than all else here: it is woken for many turns at once
-            self._woken.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
-            self._thread.start()
-
-    def settle(self) -> None:
-        done = threading.Event()
-        self.run(done.set)
-        done.wait(CLOSE_S)
-
-    def close(self) -> None:
-        thread = self._thread
-        if thread is not None:
-            self._send(None)
-            self._hurry.set()
-            thread.join(CLOSE_S)
-            self._thread = None
-
-    def _run(self) -> None:
-        while True:
-            if not self._woken.wait(SWEEP_S if self._segments.max_age_s else None):
-                self._safely(self._segments.sweep)
-                continue
-            self._hurry.wait(GATHER_S)
-            self._hurry.clear()
-            self._woken.clear()
-            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            turns = [one for one in batch if isinstance(one, tuple)]
-            self._safely(lambda turns=turns: self._segments.append(record for record, _ in turns))  # type: ignore[misc]
-            for record, trace in turns:
-                if trace is not None:
-                    self._whole_bytes -= trace.size
-                    self._safely(lambda trace=trace, record=record: self._segments.keep(record.id, self._fixture(trace, record)))  # type: ignore[misc]
-            for work in batch:
-                if work is not None and not isinstance(work, tuple):
-                    self._safely(work)
-            if None in batch:
-                return
-
-    def _safely(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception:
-            log.exception("the journal could not be read or written")
 
 
 # --- a turn's line -----------------------------------------------------------------------------------------------------------------------------

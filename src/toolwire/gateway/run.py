@@ -24,6 +24,7 @@ from toolwire.gateway.contents import Contents
 from toolwire.gateway.grace import with_grace
 from toolwire.gateway.limits import Ticket
 from toolwire.gateway.live import LiveTurn
+from toolwire.gateway.opened import Opened
 from toolwire.gateway.parked import Claim
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queueing import Place
@@ -221,15 +222,11 @@ class Run:
 
     async def stream(self, plan: Plan, backend: Backend) -> Answer:
         """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
-        blocks, loop = self._blocks(plan, backend), asyncio.get_running_loop()
-        first: asyncio.Future[bytes] = loop.create_task(_first(blocks))
-        opened = _Blocks(self, first, blocks)
+        opened = Opened(self, self._blocks(plan, backend))
         try:
-            await _done_within(first, self._gateway.settings.server.commit_after_s, loop)
+            begun = await opened.within(self._gateway.settings.server.commit_after_s)
             self._committed = True
-            if first.done():
-                first.result()
-            elif self.trace is not None:
+            if not begun and self.trace is not None:
                 self.trace.committed = True
         except BaseException:
             await opened.stop()
@@ -366,27 +363,6 @@ class Run:
                 log.exception("an observer of turns failed")
 
 
-async def _first(blocks: AsyncGenerator[bytes, None]) -> bytes:
-    return await anext(blocks)
-
-
-async def _done_within(work: asyncio.Future[bytes], seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-    """Returns when the work is done, or the time is over: the work goes on. As `asyncio.wait`, which takes many, for one."""
-    over: asyncio.Future[None] = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    timer = loop.call_later(seconds, end)
-    work.add_done_callback(end)
-    try:
-        await over
-    finally:
-        timer.cancel()
-        work.remove_done_callback(end)
-
-
 @lru_cache(64)
 def _of_calls(count: int, truncated: bool, mode: str) -> tuple[tuple[bytes, bytes], ...]:
     """The headers that tell of an answer's calls, under our own names and under those that other proxies' clients know."""
@@ -397,34 +373,3 @@ def _of_calls(count: int, truncated: bool, mode: str) -> tuple[tuple[bytes, byte
         (b"x-codex-tool-call-truncated", cut),
         (b"x-codex-stop-after-tools-mode", stop),
     )
-
-
-class _Blocks:
-    """A stream whose first block is already under way. Closing it ends the run, also when nobody has read anything yet."""
-
-    def __init__(self, run: Run, first: asyncio.Future[bytes], rest: AsyncGenerator[bytes, None]) -> None:
-        self._run = run
-        self._first: asyncio.Future[bytes] | None = first
-        self._rest = rest
-
-    def __aiter__(self) -> _Blocks:
-        return self
-
-    def __anext__(self) -> Awaitable[bytes]:
-        return self._rest.__anext__() if self._first is None else self._begun(self._first)
-
-    async def _begun(self, first: asyncio.Future[bytes]) -> bytes:
-        block = await first
-        self._first = None
-        return block
-
-    async def aclose(self) -> None:
-        await self.stop()
-        self._run.observe(None, cancelled=True)  # where it was closed before it began to run
-
-    async def stop(self) -> None:
-        if self._first is not None:
-            self._first.cancel()
-            await asyncio.gather(self._first, return_exceptions=True)
-        await self._rest.aclose()
-        self._run.abandon()
