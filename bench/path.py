@@ -23,7 +23,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.surfaces.http import logs
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.server import settle_memory
-from toolwire.surfaces.http.watch import LEAVING, Leaving
+from toolwire.surfaces.http.watch import CONNECTION, Connection
 
 KEY = "sk-bench-0123456789"
 CHUNKS = 500
@@ -98,7 +98,7 @@ async def _ask(app: App, stream: bool) -> None:
     headers = [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + KEY.encode()), (b"content-type", b"application/json")]
     scope: dict[str, Any] = {"type": "http", "asgi": {}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/chat/completions"}
     scope |= {"headers": [*headers, (b"content-length", b"%d" % len(raw))], "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 1)}
-    scope[LEAVING] = Leaving(lambda: True)
+    scope[CONNECTION] = Connection(lambda: True)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": raw, "more_body": False}

@@ -235,3 +235,19 @@ async def test_lines_of_one_turn_of_the_loop_are_one_write_and_a_warning_waits_f
 def test_outside_of_the_loop_a_line_is_written_at_once(writes: Writes) -> None:
     logging.getLogger("toolwire.http").info("one")
     assert len(writes.seen) == 1 and writes.seen[0].endswith("one\n")
+
+
+async def test_a_log_that_can_not_be_written_costs_nothing_else(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
+    troubles: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
+
+    def full(text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writes, "write", full)
+        logging.getLogger("toolwire.http").info("lost")
+        await asyncio.sleep(0)
+    logging.getLogger("toolwire.http").info("kept")
+    await asyncio.sleep(0)
+    assert troubles == [] and len(writes.seen) == 1 and writes.seen[0].endswith("kept\n")

@@ -51,7 +51,7 @@ async def interpreted(
     except ToolwireError as error:
         failure = error.failure
     except Exception:
-        log.exception("the backend of model %s failed", model)
+        log.exception("the run of model %s failed", model)
         failure = Failure("backend", "The model's backend failed.")
     if not interpreter.ended:
         if tape is not None:

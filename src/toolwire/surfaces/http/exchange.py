@@ -21,7 +21,7 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
-from toolwire.surfaces.http.watch import LEAVING, Leaving, not_written
+from toolwire.surfaces.http.watch import CONNECTION, Connection, not_written
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -153,7 +153,7 @@ class Exchange:
 
     async def _arriving(self) -> Message:
         """The next part of the body, unless it comes too late or too slowly."""
-        connection: Leaving | None = self.scope.get(LEAVING)
+        connection: Connection | None = self.scope.get(CONNECTION)
         if connection is not None and connection.body_is_here():  # as nearly always: there is nothing to wait for
             return await self._receive()
         now = asyncio.get_running_loop().time()
@@ -221,7 +221,7 @@ class Exchange:
     @property
     def write(self) -> Callable[[bytes], bool]:
         """A shorter way for a piece: whether it took it. Where it did not, the piece is sent by `piece`."""
-        connection: Leaving | None = self.scope.get(LEAVING)
+        connection: Connection | None = self.scope.get(CONNECTION)
         return connection.write if connection is not None else not_written
 
     async def end(self) -> None:

@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -218,8 +219,12 @@ class _Handler(logging.StreamHandler[TextIO]):
         except RuntimeError:
             return False
         if len(self._waiting) == 1:
-            loop.call_soon(self.flush)
+            loop.call_soon(self._write)
         return True
+
+    def _write(self) -> None:
+        with suppress(OSError, ValueError):  # a full disk, a closed pipe: what can not be logged costs nothing else
+            self.flush()
 
     def flush(self) -> None:
         with self.lock:  # type: ignore[union-attr]

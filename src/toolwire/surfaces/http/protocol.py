@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from toolwire.errors import error_object
 from toolwire.events import Failure
-from toolwire.surfaces.http.watch import LEAVING, Leaving
+from toolwire.surfaces.http.watch import CONNECTION, Connection
 
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
@@ -108,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _reader_timer: asyncio.TimerHandle | None = None
     _unread = 0
     _running: RequestResponseCycle | None = None
-    _leaving: Leaving
+    _connection: Connection
     _stalled_looks = 0
     _upgraded = False
 
@@ -132,13 +132,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
             if not self._running.response_complete:
-                self._leaving.left()
+                self._connection.left()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.__class__ = Cycle
         self._running = cycle
-        self._leaving = Leaving(lambda: not cycle.more_body, cast(Cycle, cycle).write)
-        cast(dict[str, Any], cycle.scope)[LEAVING] = self._leaving
+        self._connection = Connection(lambda: not cycle.more_body, cast(Cycle, cycle).write)
+        cast(dict[str, Any], cycle.scope)[CONNECTION] = self._connection
         super()._start_asgi_task(cycle, app)
 
     # --- what the client sends -----------------------------------------------------------------------------------------------------------------

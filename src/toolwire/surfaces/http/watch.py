@@ -1,6 +1,6 @@
 """What is known of the connection that a request came by, and whether its client has left while the answer is made.
 
-Our own protocol says it by a call (`Leaving` in the scope), which costs nothing while nobody leaves; any other server says it only to who waits.
+Our own protocol says it by a call (`Connection` in the scope), which costs nothing while nobody leaves; any other server says it only to who waits.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
-LEAVING = "toolwire.leaving"
+CONNECTION = "toolwire.connection"
 
 
 def not_written(block: bytes) -> bool:
     return False
 
 
-class Leaving:
+class Connection:
     """One request's connection. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has to come.
     `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
     """
@@ -40,19 +40,19 @@ class Leaving:
 class Watch:
     """Cancels the task that made it when the client goes away. `gone` tells this cancellation from the server's own."""
 
-    __slots__ = ("_leaving", "_task", "_watched", "gone")
+    __slots__ = ("_connection", "_task", "_watched", "gone")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.gone = False
         self._watched = asyncio.current_task()
-        self._leaving: Leaving | None = scope.get(LEAVING)
+        self._connection: Connection | None = scope.get(CONNECTION)
         self._task: asyncio.Task[Any] | None = None
-        if self._leaving is None:
+        if self._connection is None:
             self._task = asyncio.get_running_loop().create_task(self._run(receive))
-        elif self._leaving.gone:
+        elif self._connection.gone:
             self._left()
         else:
-            self._leaving.tell = self._left
+            self._connection.tell = self._left
 
     async def _run(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -65,7 +65,7 @@ class Watch:
             self._watched.cancel()
 
     def stop(self) -> None:
-        if self._leaving is not None:
-            self._leaving.tell = None
+        if self._connection is not None:
+            self._connection.tell = None
         elif self._task is not None:
             self._task.cancel()
