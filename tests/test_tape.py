@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from toolwire.events import CallArgs, CallBegin, Event, Finish, Text
-from toolwire.tape import EACH, Frames, Rows, Tape
+from toolwire.tape import EACH, Rows, Tape
 
 rows = some.lists(some.one_of(some.binary(max_size=40), some.tuples(some.just("sent"), some.binary(max_size=40))), max_size=4 * EACH)
 events: some.SearchStrategy[Event] = some.one_of(
@@ -18,12 +18,12 @@ events: some.SearchStrategy[Event] = some.one_of(
 
 
 def _filled(kept: list[object], each: int, into: Rows | None = None) -> Rows:
-    made = into or Frames()
+    made = into or Rows()
     for number, row in enumerate(kept):
         made.new.append(row)
         made.times.append(float(number))
         if number % each == each - 1:
-            made.weigh()
+            made.pack()
     return made
 
 
@@ -32,27 +32,17 @@ def test_rows_keep_their_order_their_times_and_what_they_are(kept: list[object],
     made = _filled(kept, each)
     assert len(made) == len(kept)
     assert list(made.timed()) == [(float(number), row) for number, row in enumerate(kept)]
-    made.close()
-    assert list(made.rows()) == kept and len(made) == len(kept)
+    assert list(made.rows()) == kept
 
 
 @given(some.lists(some.tuples(some.integers(0, 1), some.lists(events, max_size=3)), max_size=3 * EACH))
 def test_batches_of_events_come_back_whole_lone_surrogates_too(batches: list[tuple[int, list[Event]]]) -> None:
     tape = Tape("run")
     for number, (choice, batch) in enumerate(batches):
-        tape.keep(batch, choice)
+        tape.batch(batch, choice)
         if number % 7 == 6:
-            tape.weigh()
+            tape.pack()
     assert [(choice, list(batch)) for _, choice, batch in tape.batches()] == batches
-
-
-def test_what_comes_after_the_close_is_not_kept_and_a_second_close_loses_nothing() -> None:
-    made = _filled([b"a"] * (EACH + 3), EACH)
-    made.close()
-    made.new.append(b"late")
-    made.times.append(1.0)
-    made.close()
-    assert list(made.rows()) == [b"a"] * (EACH + 3) and len(list(made.timed())) == EACH + 3
 
 
 def test_a_copy_stays_as_it_was() -> None:
@@ -65,14 +55,12 @@ def test_a_copy_stays_as_it_was() -> None:
 def test_packed_rows_take_little_more_than_what_they_hold() -> None:
     made = _filled([b"x" * 50] * (100 * EACH), EACH)
     packed = sum(sys.getsizeof(part) for pack in made._packs for part in (pack.joined, pack.lengths, pack.times))
-    assert made.weigh() >= 100 * EACH * 50 and packed < 1.5 * 100 * EACH * 50 and not made.new
+    assert packed < 1.5 * 100 * EACH * 50 and not made.new
 
 
-def test_odd_rows_count_for_what_they_refer_to() -> None:
-    small, large = Frames(), Frames()
-    small.new.append(("sent", b"x"))
-    large.new.append(("sent", b"x" * 10_000))
-    assert large.weigh() - small.weigh() == 9_999
+def test_batches_count_for_what_they_refer_to() -> None:
     tape = Tape("run")
-    tape.keep([CallBegin(0, "f"), CallArgs(0, "y" * 5000), Finish()])
-    assert tape.weigh() > 5000
+    tape.batch([Text("x" * 300)])
+    assert 300 <= tape.size < 400
+    tape.batch([CallBegin(0, "f"), CallArgs(0, "y" * 5000), Finish()])
+    assert tape.size > 5300

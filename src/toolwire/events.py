@@ -6,22 +6,23 @@ one `Finish` or `Failure`; `encode/order.py` says which sequences are legal. Sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from toolwire.frozen import record
 
 CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
 CallKind = Literal["function", "custom"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Text:
     """A piece of the answer that the person reads."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Thought:
     """A piece of the model's reasoning. `summary`: a summary meant to be shown (OpenAI's), else an open model's raw thoughts."""
 
@@ -29,14 +30,14 @@ class Thought:
     summary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Refusal:
     """A piece of the model's own refusal, which OpenAI keeps apart from the text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CallBegin:
     """A tool call opens. `index` counts the calls of the run from 0 without a gap; `id` is the backend's own id, None: the gateway mints one."""
 
@@ -46,7 +47,7 @@ class CallBegin:
     kind: CallKind = "function"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CallArgs:
     """The next piece of a call's arguments (for a custom tool, of its input): an increment, never the whole again."""
 
@@ -54,7 +55,7 @@ class CallArgs:
     delta: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CallEnd:
     """A call is complete, or as complete as it will be. `issues` are short codes such as `trailing_comma`."""
 
@@ -63,7 +64,7 @@ class CallEnd:
     issues: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Dropped:
     """What was left out on purpose, and counted.
 
@@ -75,7 +76,7 @@ class Dropped:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Usage:
     """Tokens as the backend counted them. Several in a run: the last one holds."""
 
@@ -89,14 +90,14 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Finish:
     """The run ended by itself. The encoders turn `stop` after calls into `tool_calls`, and into `function_call` for legacy clients."""
 
     reason: FinishReason = "stop"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Failure:
     """The run ended in an error. `kind` is a key of `errors.KINDS`, which knows status, type and code."""
 

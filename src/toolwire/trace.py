@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from toolwire.events import Event
-from toolwire.tape import EACH, Frames, Rows, Tape, weight
+from toolwire.tape import EACH, FRAME_BYTES, ROW_BYTES, Rows, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ READ = "read"
 """The label of what was read of a network: nearly every frame of a stream."""
 _LARGE = 64 * 1024
 _NOTHING = Turn("chat", "", ())
+_TOLD_AGAIN = ("none", "native")
+"""Ways to serve a turn that need nothing but the request to be planned."""
+_NO_PLANS: list[Plan] = []
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
 
@@ -59,6 +62,9 @@ class Trace:
     backend_kind = ""
     decoded: Turn | None = None
     turn: Turn | None = None
+    again = False
+    """Turn and plan are not held: the request's bytes, what the backend offered and the settings make them anew."""
+    open_responses = False
     previous: tuple[Item, ...] | None = None
     """The conversation that the request refers to."""
     references: Mapping[str, Any] = MappingProxyType({})
@@ -91,7 +97,8 @@ class Trace:
         """What the backend could do, each time that the turn was planned …"""
         self.plans: list[Plan] = []
         """… and how it was planned."""
-        self.frames: Rows = Frames()
+        self.frames = Rows()
+        """What was read of a network as it is; anything else is odd: its label, and what it is."""
         self.tapes: list[Tape] = []
         """The runs of the backend, in the order in which they began."""
         self.out = Tape("out")
@@ -156,56 +163,63 @@ class Trace:
         """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
         tape = Tape(how, through=self.through)
         self.tapes.append(tape)
-        if not self.recording:
-            tape.close()
         return tape
 
     # --- taps: once a chunk -------------------------------------------------------------------------------------------------------------------------
 
     def batch(self, tape: Tape, batch: list[Event]) -> None:
         """A batch of a backend's run, before anything looks at it."""
-        tape.keep(batch)
-        if len(tape.new) >= EACH:
-            self.weigh()
+        if self.recording:
+            tape.batch(batch)
+            if len(tape.new) >= EACH:
+                self.weigh()
 
     def frame(self, label: str, data: Any) -> None:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
-        frames, is_bytes = self.frames, type(data) is bytes
-        frames.new.append(data if is_bytes and label == READ else (label, data))
-        frames.times.append(perf_counter())
-        if len(frames.new) >= EACH or (is_bytes and len(data) > _LARGE):
-            self.weigh()
+        if self.recording:
+            frames, plain = self.frames, type(data) is bytes and label == READ
+            size = len(data) if plain else FRAME_BYTES + weight(data)
+            frames.new.append(data if plain else (label, data))
+            frames.times.append(perf_counter())
+            frames.size += size + ROW_BYTES
+            if len(frames.new) >= EACH or size > _LARGE:
+                self.weigh()
 
     def folded(self, choice: int, events: list[Event]) -> None:
         """The events of a choice after policy, where they become part of a body."""
-        self.out.keep(events, choice)
-        if len(self.out.new) >= EACH:
-            self.weigh()
+        if self.recording:
+            self.out.batch(events, choice)
+            if len(self.out.new) >= EACH:
+                self.weigh()
 
     def sent(self, choice: int, events: list[Event], block: bytes) -> None:
         """The events of a choice after policy, and the bytes of the stream that they became, if any."""
-        self.out.keep(events, choice)
-        blocks = self.blocks.new
-        blocks.append(block)
-        if len(blocks) >= EACH:
-            self.weigh()
+        if self.recording:
+            self.out.batch(events, choice)
+            blocks = self.blocks
+            blocks.new.append(block)
+            blocks.size += len(block) + ROW_BYTES
+            if len(blocks.new) >= EACH:
+                self.weigh()
 
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
 
     def weigh(self) -> None:
-        """Counts what came since the last time."""
+        """Counts what came since the last time, and packs what is worth it."""
         if not self.recording:
             return
         try:
-            size = 0
+            size = 0 if self.whole is None else len(self.whole)
             for rows in (self.frames, self.blocks, self.out, *self.tapes):
-                size += rows.weigh()
+                size += rows.size
+                if len(rows.new) >= EACH:
+                    rows.pack()
             grown, self._weighed = size - self._weighed, size
             self._grow(grown)
         except Exception:  # who only watches must not change what is watched
             log.exception("a turn could not be watched further")
             self.stop(cut=True)
-        if self.rows >= MOST_ROWS or self.size >= MOST_BYTES:
+        if self.size >= MOST_BYTES or self.rows >= MOST_ROWS:
             self.stop(cut=True)
 
     @property
@@ -225,15 +239,18 @@ class Trace:
     def stop(self, cut: bool = False) -> None:
         """Nothing more is kept."""
         self.cut = self.cut or cut
-        if not self.recording:
-            return
         self.recording = False
-        for rows in (self.frames, self.blocks, self.out, *self.tapes):
-            rows.close()
 
     def end(self) -> None:
+        """Nothing more comes. What the request's bytes tell again is not kept: hundreds of turns are."""
         self.weigh()
-        self.stop()
+        self.recording = False
+        if self.raw is not None and self.turn is self.decoded and len(self.plans) == 1 and self.plans[0].strategy in _TOLD_AGAIN:
+            if self.turn is not None and not self.previous and not self.references:
+                self.open_responses = self.turn.open_responses
+                self.decoded = self.turn = None
+                self.plans = _NO_PLANS
+                self.again = True
 
     def forget(self) -> None:
         """Lets go of everything that was said; whoever still reads has the old lists."""
@@ -271,5 +288,3 @@ def _passes_text(plan: Plan) -> bool:
 
 _NO_ROWS, _NO_TAPE = Rows(), Tape("out")
 """What is left of the rows that a trace had to let go of."""
-_NO_ROWS.close()
-_NO_TAPE.close()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from toolwire.events import CallKind
+from toolwire.frozen import record
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
@@ -20,12 +21,12 @@ Api = Literal["chat", "responses"]
 # --- parts: what a message or a tool result is made of -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TextPart:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ImagePart:
     """`url` is https:, http: or data:. `file_id` for images that live at the provider."""
 
@@ -34,7 +35,7 @@ class ImagePart:
     file_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OtherPart:
     """Audio, files and parts yet unknown: kept as they came, so that a backend which speaks the same wire can pass them on."""
 
@@ -48,7 +49,7 @@ Part = TextPart | ImagePart | OtherPart
 # --- items: the history, in order --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Message:
     role: Role
     parts: tuple[Part, ...]
@@ -57,7 +58,7 @@ class Message:
     phase: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Call:
     """A call the assistant made. `arguments` is the client's text, verbatim; for a custom tool it is the input."""
 
@@ -68,7 +69,7 @@ class Call:
     namespace: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Result:
     """What the client's tool answered. After `decode/history.py` every Result has the Call it answers before it."""
 
@@ -78,7 +79,7 @@ class Result:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Reasoning:
     """A reasoning item that the client replays. `encrypted` only means something to the provider that made it."""
 
@@ -94,7 +95,7 @@ Item = Message | Call | Result | Reasoning
 # --- what may be called ------------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ToolSpec:
     """A client's tool. `parameters` is its JSON schema ({} accepts any object); for a custom tool `format` is its input format.
 
@@ -110,7 +111,7 @@ class ToolSpec:
     namespace: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ToolChoice:
     """`mode` as OpenAI has it; `name` set: exactly this tool (mode is `required`); `allowed`: only these names may be called."""
 
@@ -119,7 +120,7 @@ class ToolChoice:
     allowed: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OutputFormat:
     """How the answer's text is shaped."""
 
@@ -130,7 +131,7 @@ class OutputFormat:
     description: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sampling:
     """Fields that only the backend can honour. None: not sent by the client."""
 
@@ -147,7 +148,7 @@ class Sampling:
     verbosity: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Constraint:
     """What the decoder of a model is held to: `tools` are those that may be called, each call written as
 
@@ -173,7 +174,7 @@ class Constraint:
         return f'{{"name": {json.dumps(tool.name)}, "arguments": '
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Turn:
     """One request, whole. `sent` names every top-level field of the client's body (law 10: each gets a disposition in the report)."""
 

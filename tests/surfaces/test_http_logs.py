@@ -16,6 +16,7 @@ import pytest
 from toolwire.config import ModelSettings, ServerSettings, Settings, TelemetrySettings
 from toolwire.gateway.masking import Mask
 from toolwire.gateway.pipeline import Gateway
+from toolwire.gateway.records import TurnSummary
 from toolwire.surfaces.http import logs
 from toolwire.surfaces.http.auth import key_id_of
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -148,6 +149,30 @@ def written(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask,
     return out.getvalue().splitlines()
 
 
+def summary(**made: Any) -> TurnSummary:
+    plain = {
+        "request_id": "req_1",
+        "key_id": "",
+        "api": "chat",
+        "model": "m",
+        "backend": "openai",
+        "strategy": "none",
+        "stream": False,
+        "status": 200,
+    }
+    ended = {"finish": "stop", "error_kind": None, "tool_call_count": 0, "tool_call_names": (), "tool_call_ids": (), "tool_call_truncated": False}
+    used = {
+        "output_mode": "openai-json",
+        "input_tokens": 9,
+        "output_tokens": 3,
+        "first_byte_s": 0.25,
+        "duration_s": 0.5,
+        "report": "",
+        "cancelled": False,
+    }
+    return TurnSummary(**{**plain, **ended, **used, "turn_id": "turn_1", "answer_id": "chatcmpl-1", **made})
+
+
 def tell_everything() -> None:
     log = logs.RequestLog()
     log.node = "node_1"
@@ -177,13 +202,47 @@ def test_as_text_a_request_is_one_line_whatever_a_client_called_its_things(monke
     assert not any("canary" in line or "abcdefghijklmnop" in line for line in broken)
 
 
-def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell() -> None:
-        logs.RequestLog()._tell(logging.INFO, {"event": "turn", "request_id": "node-secret-canary"}, "node-secret-canary m get_weather")
-
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"request_id": "node-secret-canary"},
+        {"model": "node-secret-canary"},
+        {"model": "m/sk-0123456789abcdefghij"},
+        {"tool_call_count": 1, "tool_call_names": ("node-secret-canary",)},
+        {"tool_call_count": 1, "tool_call_ids": ("node-secret-canary",)},
+    ],
+)
+def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]) -> None:
+    log = logs.RequestLog()
     for format in logs.LOG_FORMATS:
-        (line,) = written(monkeypatch, format, MASK, tell)
-        assert "***" in line and "canary" not in line
+        lines = written(monkeypatch, format, MASK, lambda: [log.turn(summary(**words)) for _ in range(2)])
+        assert len(lines) == 2 and all("***" in line and "canary" not in line and "0123456789" not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {},
+        {"key_id": "k1", "key_name": 'a "b"', "model": "two words\nand \ud800 more", "stream": True, "cached_tokens": 3},
+        {"error_kind": "backend", "status": 502, "finish": None, "first_byte_s": None, "report": "seed=ignored; stop=emulated"},
+        {"cancelled": True, "input_tokens": 0, "output_tokens": 0, "kind": "resumed"},
+        {"tool_call_count": 2, "tool_call_names": ("a", "b"), "tool_call_ids": ("x", "y")},
+        {"dropped": {"tail": 3}},
+    ],
+)
+@pytest.mark.parametrize("node", ["", "node_1"])
+def test_a_turns_line_of_text_tells_what_its_fields_tell(monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], node: str) -> None:
+    log, told = logs.RequestLog(), summary(**made)
+    log.node = node
+    first, second = written(monkeypatch, "text", None, lambda: [log.turn(told), log.turn(told)])
+    fields = {"node": node, **logs.turn_fields(told)}
+    wanted = set(logs._shown((name, value) for name, value in fields.items() if name != "event" and not name.endswith("_ms")))
+    for line in (first, second):
+        assert " INFO turn " in line
+        body = line.partition(" INFO turn ")[2]
+        assert all(f" {one} " in f" {body} " for one in wanted)
+        assert f"duration_ms={fields['duration_ms']:g}" in body and ("first_byte_ms=" in body) == (told.first_byte_s is not None)
+        assert len(body) == len(" ".join([*wanted, *(word for word in body.split() if "_ms=" in word)]))
 
 
 def test_contents_are_kept_for_nobody_unless_somebody_wants_them() -> None:

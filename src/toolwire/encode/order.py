@@ -167,24 +167,23 @@ class Order:
 
     def _read(self, event: Event) -> tuple[str, str]:
         """The table's symbol for any event but Text and CallArgs, and the text it carries."""
-        match event:
-            case Refusal(text) if text:
-                return "refusal", text
-            case Thought(text, summary) if text:
-                return ("summary" if summary else "thought"), text
-            case CallBegin():
-                return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
-            case CallEnd(index, status):
-                # A truncated call stays open: how it closes depends on what ends the run.
-                return ("end" if index == self._source and status != "truncated" else "nothing"), ""
-            case Usage():
-                self.usage = event
-            case Dropped(kind, count):
-                self._drop(kind, count)
-            case Finish(reason):
-                return ("cut" if reason in ("length", "content_filter") else "finish"), ""
-            case Failure():
-                return "failure", ""
+        if isinstance(event, Finish):
+            return ("cut" if event.reason in ("length", "content_filter") else "finish"), ""
+        if isinstance(event, Usage):
+            self.usage = event
+        elif isinstance(event, CallBegin):
+            return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
+        elif isinstance(event, CallEnd):
+            # A truncated call stays open: how it closes depends on what ends the run.
+            return ("end" if event.index == self._source and event.status != "truncated" else "nothing"), ""
+        elif isinstance(event, Thought) and event.text:
+            return ("summary" if event.summary else "thought"), event.text
+        elif isinstance(event, Refusal) and event.text:
+            return "refusal", event.text
+        elif isinstance(event, Dropped):
+            self._drop(event.kind, event.count)
+        elif isinstance(event, Failure):
+            return "failure", ""
         return "nothing", ""
 
     def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:

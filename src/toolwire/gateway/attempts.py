@@ -54,8 +54,8 @@ async def interpreted(
         log.exception("the run of model %s failed", model)
         failure = Failure("backend", "The model's backend failed.")
     if not interpreter.ended:
-        if tape is not None:
-            tape.keep([failure])
+        if trace is not None and tape is not None:
+            trace.batch(tape, [failure])
         yield interpreter.feed([failure])
 
 

@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any, Literal
@@ -267,12 +268,6 @@ class Journal:
 
 def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
     """The turn's line; without a summary, that of a turn that runs."""
-    known: dict[str, Any] = {
-        "kind": trace.kind,
-        "parked_ms": None if trace.parked_s is None else round(trace.parked_s * 1000, 2),
-        "resumed_from": trace.resumed_from,
-        "parked": trace.parked_at is not None,
-    }
     if summary is None:
         plan = trace.plans[-1] if trace.plans else None
         turn = trace.turn or trace.decoded
@@ -283,37 +278,58 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
             trace.caller.request_id,
             trace.caller.key_id,
             trace.api,
-            model=turn.model[:LONGEST_NAME] if turn is not None else "",
-            backend=trace.backend_kind,
-            strategy=plan.strategy if plan is not None else "none",
-            stream=turn.stream if turn is not None else False,
+            turn.model[:LONGEST_NAME] if turn is not None else "",
+            trace.backend_kind,
+            plan.strategy if plan is not None else "none",
+            trace.kind,
+            turn.stream if turn is not None else False,
             report=plan.report_header() if plan is not None else "",
-            **known,
+            parked_ms=_ms(trace.parked_s),
+            resumed_from=trace.resumed_from,
+            parked=trace.parked_at is not None,
         )
     return TurnRecord(
         trace.id,
         trace.at,
-        request_id=summary.request_id,
-        key=intern(summary.key_id),
-        api=summary.api,
-        model=intern(scrub(summary.model)[:LONGEST_NAME]),
-        backend=summary.backend,
-        strategy=summary.strategy,
-        stream=summary.stream,
-        status=summary.status,
-        finish=summary.finish,
-        error=summary.error_kind,
-        cancelled=summary.cancelled,
-        calls=tuple(intern(scrub(name)[:LONGEST_NAME]) for name in summary.tool_call_names),
-        call_ids=tuple(scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids),
-        input_tokens=summary.input_tokens,
-        output_tokens=summary.output_tokens,
-        first_byte_ms=None if summary.first_byte_s is None else round(summary.first_byte_s * 1000, 2),
-        duration_ms=round(summary.duration_s * 1000, 2),
-        report=intern(summary.report),
-        dropped=dict(summary.dropped) or None,
-        **known,
+        "ended",
+        summary.request_id,
+        _name(summary.key_id),
+        summary.api,
+        _name(summary.model),
+        summary.backend,
+        summary.strategy,
+        trace.kind,
+        summary.stream,
+        summary.status,
+        summary.finish,
+        summary.error_kind,
+        summary.cancelled,
+        tuple(map(_name, summary.tool_call_names)),
+        tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]) if summary.tool_call_ids else (),
+        summary.input_tokens,
+        summary.output_tokens,
+        _ms(summary.first_byte_s),
+        _ms(summary.duration_s),
+        intern(summary.report),
+        dict(summary.dropped) if summary.dropped else None,
+        _ms(trace.parked_s),
+        trace.resumed_from,
+        trace.parked_at is not None,
     )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)
+
+
+def _name(text: str) -> str:
+    """A name that a client gave, fit to be kept, and held once for all lines."""
+    return _short_name(text) if len(text) <= LONGEST_NAME else _short_name(text[:LONGEST_NAME])
+
+
+@lru_cache(1024)
+def _short_name(text: str) -> str:
+    return intern(scrub(text))
 
 
 def _shared(record: TurnRecord) -> TurnRecord:

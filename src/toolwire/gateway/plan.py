@@ -7,7 +7,7 @@ to write calls as text (`emulated`). Pure, but for the ids that are handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 from toolwire.backends.base import Backend, Capabilities, Strategy
@@ -21,6 +21,7 @@ from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.transcript import text_only, transcript
 from toolwire.errors import ToolwireError
+from toolwire.frozen import record
 from toolwire.gateway.fields import report
 from toolwire.ids import IdFactory
 from toolwire.policy import NO_RULES, PolicyRules
@@ -28,11 +29,13 @@ from toolwire.turn import Call, Constraint, Item, Message, OutputFormat, Result,
 
 _NONE = ToolChoice("none")
 _NO_FORM = Form("sentinel", "")
+_NO_TOOLS = ToolRegistry(())
+_NOBODY: frozenset[str] = frozenset()
 MOST_CALLS = 8
 """So many calls a decoder may be led to write in one answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Plan:
     """`turn` is what the backend runs. `scanner`: makes the reader of a text-only backend's answer; None: the backend's own events hold."""
 
@@ -41,7 +44,7 @@ class Plan:
     rules: PolicyRules
     report: tuple[tuple[str, str], ...] = ()
     scanner: Callable[[], ToolCallParser] | None = None
-    customs: frozenset[str] = frozenset()
+    customs: frozenset[str] = _NOBODY
     required: bool = False
     choice: ToolChoice = _NONE
     form: Form = _NO_FORM
@@ -53,7 +56,7 @@ class Plan:
     declared: ToolRegistry | None = None
     """The tools that may be called; None: whatever the backend calls goes out."""
     unknown: Literal["text", "error"] = "text"
-    known_ids: frozenset[str] = field(default_factory=frozenset)
+    known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
     """Stop sequences that are looked for here, in the answer's text alone."""
 
@@ -86,9 +89,9 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=None if settings.unknown_tool == "forward" else ToolRegistry(turn.tools if offered else ()),
+        declared=None if settings.unknown_tool == "forward" else ToolRegistry(turn.tools) if offered else _NO_TOOLS,
         unknown="error" if settings.unknown_tool == "error" else "text",
-        known_ids=frozenset([item.call_id for item in turn.items if isinstance(item, Call)]),
+        known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call]),
         hold_calls=not as_text and settings.arguments == "validated",
     )
     return _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities)
@@ -120,7 +123,8 @@ def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
 
 
 def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
-    customs = frozenset[str]() if capabilities.custom_tools else frozenset([tool.name for tool in turn.tools if tool.kind == "custom"])
+    custom = [] if capabilities.custom_tools else [tool.name for tool in turn.tools if tool.kind == "custom"]
+    customs = frozenset(custom) if custom else _NOBODY
     if customs:
         turn = replace(turn, tools=tuple(map(freeform.as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items)))
     if turn.output.type != "text" and not capabilities.schema:

@@ -15,18 +15,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from heapq import merge
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from toolwire.backends.base import Backend, Capabilities, Strategy
 from toolwire.config import MASK, ToolSettings
+from toolwire.decode import chat as decode_chat
+from toolwire.decode import responses as decode_responses
 from toolwire.decode.body import parse
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError, error_object
 from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.gateway.items import encode_items
 from toolwire.gateway.masking import Mask
-from toolwire.gateway.plan import Plan
+from toolwire.gateway.plan import Plan, make_plan
 from toolwire.trace import READ, Trace
 from toolwire.turn import ImagePart, Message, Part, Result, Turn
 
@@ -72,6 +75,8 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
     def ms(at: float) -> float:
         return round((at - trace.started) * 1000, 3)
 
+    if trace.again:
+        _tell_again(trace, tools)
     tapes = trace.tapes
     out = Recording(_request(trace, tools), [_plan(plan, trace.turn) for plan in trace.plans])
     out.frames = [(ms(at), *_frame(row)) for at, row in trace.frames.timed()]
@@ -102,6 +107,25 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
         "waiting": list(trace.called),
     }
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A backend as far as a plan looks at it."""
+
+    strategy: Strategy
+    capabilities: Capabilities
+
+
+def _tell_again(trace: Trace, tools: ToolSettings) -> None:
+    """Gives a snapshot the turn and the plan that the trace did not keep."""
+    assert trace.raw is not None
+    body, key_id = parse(trace.raw), trace.caller.key_id
+    trace.turn = trace.decoded = (
+        decode_chat.decode(body, key_id) if trace.api == "chat" else decode_responses.decode(body, (), key_id, trace.open_responses)
+    )
+    minted = iter(trace.minted)  # what a plan mints comes first
+    trace.plans = [make_plan(trace.turn, cast(Backend, _Offer(*trace.offers[-1])), tools, lambda _: next(minted, ""))]
 
 
 def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:

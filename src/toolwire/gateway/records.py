@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from toolwire.frozen import record
 from toolwire.turn import Api, Turn
 
 if TYPE_CHECKING:
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from toolwire.gateway.memory import Memory
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Caller:
     """Who asks. `key_id` is a short hash of the key, "" where no keys are configured; `output_mode` is the request's own wish."""
 
@@ -41,9 +45,8 @@ class Answer:
     """Another one only where another node answered with an error, which is passed on as it is."""
 
 
-@dataclass(slots=True)
-class TurnSummary:
-    """What logs and metrics need of a turn that has ended. Nobody changes it; that it is not frozen saves a call a field."""
+class TurnSummary(msgspec.Struct):
+    """What logs and metrics need of a turn that has ended. A struct, because it has many fields and every turn makes one."""
 
     request_id: str
     key_id: str
@@ -66,7 +69,7 @@ class TurnSummary:
     duration_s: float
     report: str
     cancelled: bool
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = MappingProxyType({})
     """What policy left out, by kind."""
     cached_tokens: int = 0
     reasoning_tokens: int = 0

@@ -115,7 +115,8 @@ class Run:
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
             source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
-            async with aclosing(with_grace(source, policy, grace) if grace else source) as batches:
+            batches = with_grace(source, policy, grace) if grace else source
+            try:
                 async for batch in batches:
                     if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
                         refused = True
@@ -128,6 +129,8 @@ class Run:
                     yield choice, batch
                     if policy.cut:
                         return
+            finally:
+                await batches.aclose()
             if not refused:
                 return
             self._policies.remove(policy)
@@ -203,12 +206,15 @@ class Run:
         answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
         with self._gateway.catalog.using(backend):
-            async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
+            batches = self._all_events(plan, backend, self.turn.n)
+            try:
                 async for choice, batch in batches:
                     self._note(batch, choice)
                     answer.fold(batch, choice)
                     if trace is not None:
                         trace.folded(choice, batch)
+            finally:
+                await batches.aclose()
         if answer.failure is not None:
             raise ToolwireError.of(answer.failure)
         body = await answer.body()
@@ -239,7 +245,8 @@ class Run:
         feed, watched = answer.writer, self.ticket is not None or self._contents is not None
         try:
             with self._gateway.catalog.using(backend):
-                async with aclosing(self._all_events(plan, backend, self.turn.n)) as batches:
+                batches = self._all_events(plan, backend, self.turn.n)
+                try:
                     async for choice, batch in batches:
                         piece = len(batch) == 1 and type(batch[0]) is Text
                         if not piece or watched:
@@ -257,6 +264,8 @@ class Run:
                             yield block
                         if failure is not None:
                             break
+                finally:
+                    await batches.aclose()
             last = await answer.end(self._comment())
             if trace is not None:
                 trace.sent(0, [], last)

@@ -155,6 +155,7 @@ class _Connection(asyncio.Protocol):
     __slots__ = (
         "_blocks",
         "_direct",
+        "_due",
         "_failure",
         "_head",
         "_head_size",
@@ -187,7 +188,7 @@ class _Connection(asyncio.Protocol):
         self._size = 0
         self._paused = False
         self._failure: Exception | None = None
-        self._waited_since = self.idle_since = self._read_s = 0.0
+        self._waited_since = self.idle_since = self._read_s = self._due = 0.0
         self.ended = True
         self.reusable = True
         self.heard = False
@@ -232,7 +233,6 @@ class _Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """A server that answered before it had read everything may never read it: what is asked next would wait behind that."""
-        self._stop_timer()
         if self.ended and self.usable() and self.status != 413 and not self._transport.get_write_buffer_size():
             self._direct.keep(self)
         else:
@@ -255,18 +255,25 @@ class _Connection(asyncio.Protocol):
         if self._failure is not None:
             waiter.set_result(None)
         elif self._read_s:
-            self._waited_since = loop.time()
-            if self._timer is None:  # one timer for many reads: it looks how long the last one has taken
-                self._timer = loop.call_later(self._read_s, self._look)
+            self._waited_since = now = loop.time()
+            if self._timer is None or self._due > now + self._read_s:  # one timer for many reads: it looks how long the last one has taken
+                self._look_at(now + self._read_s)
         return waiter
+
+    def _look_at(self, due: float) -> None:
+        self._stop_timer()
+        self._due = due
+        self._timer = self._direct.loop.call_at(due, self._look)
 
     def _look(self) -> None:
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
-        left = self._waited_since + self._read_s - self._direct.loop.time()
-        if left > 0:
-            self._timer = self._direct.loop.call_later(left, self._look)
+        due = self._waited_since + self._read_s
+        if not self._read_s:
+            return
+        if due > self._direct.loop.time():
+            self._look_at(due)
         else:
             self._fail(TooLate())
 
@@ -313,6 +320,7 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
         self._direct.lost(self)
         if self.ended:
+            self._stop_timer()
             return
         if self._until_close and error is None:
             self.ended = True

@@ -12,8 +12,10 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
@@ -35,12 +37,33 @@ QUIET = ("/healthz", "/livez", "/readyz", "/metrics", "/ui/static/")
 
 OWN_WORDS = frozenset({"turn_id", "answer_id", "key", "api", "backend", "strategy", "turn", "status", "finish", "output_mode"})
 """Fields in whose values nobody else had a say: they need no quotes."""
+SHARED = {
+    "key": "key_id",
+    "key_name": "key_name",
+    "api": "api",
+    "model": "model",
+    "backend": "backend",
+    "strategy": "strategy",
+    "turn": "kind",
+    "stream": "stream",
+    "status": "status",
+    "finish": "finish",
+    "error": "error_kind",
+    "cancelled": "cancelled",
+    "output_mode": "output_mode",
+    "report": "report",
+}
+"""Fields that many turns have in common, and what a summary calls them: a line of text tells them together."""
+OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+"""Fields that are each turn's own, and in whose values nobody else had a say."""
+_shared, _own = attrgetter(*SHARED.values()), attrgetter(*OWN)
+MOST_COMMON, LONGEST_COMMON = 256, 2048
 _NUMBERS = (int, float)
 _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
 
 access = logging.getLogger("toolwire.access")
-_SAME = logging.LogRecord(access.name, logging.INFO, __file__, 0, "%s", (), None).__dict__
+_SAME: dict[str, Any] = logging.LogRecord(access.name, logging.INFO, __file__, 0, "%s", (), None).__dict__
 """What is the same in every line: finding it out anew would cost more than the line."""
 _encode = msgspec.json.Encoder().encode
 
@@ -55,10 +78,11 @@ class RequestLog:
         """A turn that has ended, by whatever end. Goes into the gateway's observers."""
         if not access.isEnabledFor(logging.INFO):
             return
-        words = f"{summary.request_id} {summary.model}"
-        if summary.tool_call_count:
-            words = " ".join((words, *summary.tool_call_names[:MOST_CALLS], *summary.tool_call_ids[:MOST_CALLS]))
-        self._tell(logging.INFO, turn_fields(summary), words)
+        now = time.time()
+        record = TurnLine.__new__(TurnLine)
+        record.__dict__ = told = _SAME.copy()
+        told["created"], told["msecs"], told["summary"], told["node"] = now, now % 1 * 1000, summary, self.node
+        access.handle(record)
         if summary.contents is not None and access.isEnabledFor(logging.DEBUG):
             told = {"input": summary.contents.asked(summary.turn) if summary.turn is not None else [], "output": summary.contents.said()}
             self._tell(logging.DEBUG, {"event": "contents", "request_id": summary.request_id, **told, "left_out": summary.contents.left_out})
@@ -91,13 +115,12 @@ class RequestLog:
             told = {"request_id": exchange.request_id, "key": key_id, "api": api, "passed_on_to": to, "outcome": outcome}
             self._tell(logging.INFO, {"event": "passed_on", **told})
 
-    def _tell(self, level: int, fields: dict[str, Any], words: str | None = None) -> None:
-        """`words` are all that a client, or a model, had a say in; None: it may be anything."""
+    def _tell(self, level: int, fields: dict[str, Any]) -> None:
         if self.node:
             fields = {"node": self.node, **fields}
         now = time.time()
         record = logging.LogRecord.__new__(logging.LogRecord)
-        told = {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000, "fields": fields, "words": words}
+        told = {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000, "fields": fields}
         record.__dict__ = {**_SAME, **told, "args": (_Line(now, fields),)}
         access.handle(record)
 
@@ -113,6 +136,21 @@ class _Line:
 
     def __str__(self) -> str:
         return _encode({"time": _now(self._at), **self._fields}).decode()
+
+
+class TurnLine(logging.LogRecord):
+    """The line of a turn: its `fields`, and its JSON, are made when somebody reads them."""
+
+    summary: TurnSummary
+    node: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        told = turn_fields(self.summary)
+        return {"node": self.node, **told} if self.node else told
+
+    def getMessage(self) -> str:
+        return str(_Line(self.created, self.fields))
 
 
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
@@ -161,21 +199,45 @@ class _Formatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._mask = mask
         self._second, self._told = -1, ""
+        self._common: dict[tuple[Any, ...], str] = {}
 
     def format(self, record: logging.LogRecord) -> str:
-        line, words = self._line(record, getattr(record, "fields", None)), getattr(record, "words", None)
-        if self._mask is None or (words is not None and not self._mask.spans(words)):
-            return line
-        return self._mask.text(line)
+        if type(record) is TurnLine:
+            return self._turn(record)
+        line = self._line(record, getattr(record, "fields", None))
+        return line if self._mask is None else self._mask.text(line)
+
+    def _turn(self, record: TurnLine) -> str:
+        """As any other line with fields; but what most turns have in common is put into words, and masked, once."""
+        summary = record.summary
+        if summary.tool_call_count or summary.tool_call_truncated or summary.dropped or record.node:
+            return self._masked(self._line(record, record.fields), _words(summary))
+        key = _shared(summary)
+        common = self._common.get(key)
+        if common is None:
+            common = self._common_words(key, record.fields)
+        own = " ".join([f"{name}={value}" for name, value in zip(OWN, _own(summary), strict=True) if value])
+        first = "" if summary.first_byte_s is None else f"first_byte_ms={summary.first_byte_s * 1000:.2f} "
+        line = f"request_id={_plain(summary.request_id)} {common} {own} {first}duration_ms={summary.duration_s * 1000:.2f}"
+        return f"{self.formatTime(record)} {record.levelname} turn {self._masked(line, summary.request_id)}"
+
+    def _common_words(self, key: tuple[Any, ...], fields: dict[str, Any]) -> str:
+        words = " ".join(_shown((name, fields[name]) for name in SHARED))
+        words = words if self._mask is None else self._mask.text(words)
+        if len(self._common) >= MOST_COMMON:
+            self._common.clear()
+        if len(words) <= LONGEST_COMMON:
+            self._common[key] = words
+        return words
+
+    def _masked(self, line: str, words: str) -> str:
+        """`words` are all of the line that a client, or a model, had a say in."""
+        return line if self._mask is None or not self._mask.spans(words) else self._mask.text(line)
 
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is None:
             return super().format(record)
-        shown = [
-            f"{name}={value}" if name in OWN_WORDS or type(value) in _NUMBERS else f"{name}={_plain(value)}"
-            for name, value in fields.items()
-            if value and name != "event"
-        ]
+        shown = _shown((name, value) for name, value in fields.items() if name != "event")
         return f"{self.formatTime(record)} {record.levelname} {fields.get('event', 'request')} {' '.join(shown)}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
@@ -187,6 +249,9 @@ class _Formatter(logging.Formatter):
 
 
 class _JsonFormatter(_Formatter):
+    def _turn(self, record: TurnLine) -> str:
+        return self._masked(record.getMessage(), _words(record.summary))
+
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is not None:
             return record.getMessage()
@@ -248,6 +313,19 @@ def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) 
     if level != "debug":
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
         logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def _shown(fields: Iterable[tuple[str, Any]]) -> list[str]:
+    """What there is to tell, as words of a line."""
+    return [f"{name}={value}" if name in OWN_WORDS or type(value) in _NUMBERS else f"{name}={_plain(value)}" for name, value in fields if value]
+
+
+def _words(summary: TurnSummary) -> str:
+    """All that a client, or a model, had a say in."""
+    words = f"{summary.request_id} {summary.model}"
+    if summary.tool_call_count:
+        words = " ".join((words, *summary.tool_call_names[:MOST_CALLS], *summary.tool_call_ids[:MOST_CALLS]))
+    return words
 
 
 def _plain(value: Any) -> str:

@@ -139,7 +139,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._running = cycle
         self._connection = Connection(lambda: not cycle.more_body, cast(Cycle, cycle).write)
         cast(dict[str, Any], cycle.scope)[CONNECTION] = self._connection
-        super()._start_asgi_task(cycle, app)
+        self._connection.task = task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     # --- what the client sends -----------------------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGat
                 link = enter_path(await app.pages.sessions.link()) if app.pages is not None and part.number == 0 else ""
                 server = DrainingServer(app, settings.server.drain_s, lambda: tell({"link": link}), part.private, tls_files(settings.server))
                 settle_memory()
+                lighten_generators()
                 if part.lifeline >= 0:
                     asyncio.get_running_loop().add_reader(part.lifeline, _orphaned, part.lifeline)
                 await server.serve(sockets=sockets)
@@ -141,6 +142,12 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+def lighten_generators() -> None:
+    """The event loop lists every asynchronous generator that begins, to close those that are left when it ends. Here whoever begins one closes it,
+    and a dropped one is still closed: the list would cost a request more than the generators do."""
+    sys.set_asyncgen_hooks(firstiter=None)
 
 
 def _orphaned(lifeline: int) -> None:

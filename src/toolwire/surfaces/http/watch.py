@@ -19,15 +19,16 @@ def not_written(block: bytes) -> bool:
 
 
 class Connection:
-    """One request's connection. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has to come.
-    `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
+    """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has
+    to come. `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
     """
 
-    __slots__ = ("body_is_here", "gone", "tell", "write")
+    __slots__ = ("body_is_here", "gone", "task", "tell", "write")
 
     def __init__(self, body_is_here: Callable[[], bool], write: Callable[[bytes], bool] = not_written) -> None:
         self.body_is_here = body_is_here
         self.write = write
+        self.task: asyncio.Task[Any] | None = None
         self.gone = False
         self.tell: Callable[[], None] | None = None
 
@@ -44,8 +45,8 @@ class Watch:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.gone = False
-        self._watched = asyncio.current_task()
         self._connection: Connection | None = scope.get(CONNECTION)
+        self._watched = asyncio.current_task() if self._connection is None else self._connection.task
         self._task: asyncio.Task[Any] | None = None
         if self._connection is None:
             self._task = asyncio.get_running_loop().create_task(self._run(receive))
