@@ -150,27 +150,19 @@ def written(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask,
 
 
 def summary(**made: Any) -> TurnSummary:
-    plain = {
-        "request_id": "req_1",
-        "key_id": "",
-        "api": "chat",
-        "model": "m",
-        "backend": "openai",
-        "strategy": "none",
-        "stream": False,
-        "status": 200,
-    }
-    ended = {"finish": "stop", "error_kind": None, "tool_call_count": 0, "tool_call_names": (), "tool_call_ids": (), "tool_call_truncated": False}
-    used = {
-        "output_mode": "openai-json",
-        "input_tokens": 9,
-        "output_tokens": 3,
-        "first_byte_s": 0.25,
-        "duration_s": 0.5,
-        "report": "",
-        "cancelled": False,
-    }
-    return TurnSummary(**{**plain, **ended, **used, "turn_id": "turn_1", "answer_id": "chatcmpl-1", **made})
+    asked = {"request_id": "req_1", "key_id": "", "api": "chat", "model": "m", "backend": "openai", "strategy": "none", "stream": False}
+    ended = {"status": 200, "finish": "stop", "error_kind": None, "cancelled": False, "output_mode": "openai-json", "report": ""}
+    called = {"tool_call_count": 0, "tool_call_names": (), "tool_call_ids": (), "tool_call_truncated": False}
+    used = {"input_tokens": 9, "output_tokens": 3, "first_byte_s": 0.25, "duration_s": 0.5}
+    return TurnSummary(**{**asked, **ended, **called, **used, "turn_id": "turn_1", "answer_id": "chatcmpl-1", **made})
+
+
+def twice(log: logs.RequestLog, told: TurnSummary) -> Callable[[], None]:
+    def tell() -> None:
+        log.turn(told)
+        log.turn(told)
+
+    return tell
 
 
 def tell_everything() -> None:
@@ -215,7 +207,7 @@ def test_as_text_a_request_is_one_line_whatever_a_client_called_its_things(monke
 def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]) -> None:
     log = logs.RequestLog()
     for format in logs.LOG_FORMATS:
-        lines = written(monkeypatch, format, MASK, lambda: [log.turn(summary(**words)) for _ in range(2)])
+        lines = written(monkeypatch, format, MASK, twice(log, summary(**words)))
         assert len(lines) == 2 and all("***" in line and "canary" not in line and "0123456789" not in line for line in lines)
 
 
@@ -234,7 +226,7 @@ def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.Mo
 def test_a_turns_line_of_text_tells_what_its_fields_tell(monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], node: str) -> None:
     log, told = logs.RequestLog(), summary(**made)
     log.node = node
-    first, second = written(monkeypatch, "text", None, lambda: [log.turn(told), log.turn(told)])
+    first, second = written(monkeypatch, "text", None, twice(log, told))
     fields = {"node": node, **logs.turn_fields(told)}
     wanted = set(logs._shown((name, value) for name, value in fields.items() if name != "event" and not name.endswith("_ms")))
     for line in (first, second):
