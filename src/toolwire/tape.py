@@ -34,8 +34,8 @@ class _Pack(NamedTuple):
 
 
 class Rows:
-    """Rows of one `kind`, bytes or texts, and odd ones. Who adds one appends it to `new`, its time, where that matters, to `times`, and adds the bytes
-    that it holds to `size`; and packs them once there are `EACH`."""
+    """Rows of one `kind`, bytes or texts, and odd ones. Who adds one appends it to `new`, its time, where that matters, to `times`, and adds what
+    it holds to `size`, in bytes; and packs them once there are `EACH`."""
 
     kind: type[bytes | str] = bytes
     _packs: list[_Pack] | tuple[()] = ()

@@ -226,7 +226,7 @@ def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.Mo
 def test_a_turns_line_of_text_tells_what_its_fields_tell(monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], node: str) -> None:
     log, told = logs.RequestLog(), summary(**made)
     log.node = node
-    first, second = written(monkeypatch, "text", None, twice(log, told))
+    first, second = written(monkeypatch, "text", MASK, twice(log, told))
     fields = {"node": node, **logs.turn_fields(told)}
     wanted = set(logs._shown((name, value) for name, value in fields.items() if name != "event" and not name.endswith("_ms")))
     for line in (first, second):

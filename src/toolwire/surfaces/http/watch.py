@@ -19,8 +19,8 @@ def not_written(block: bytes) -> bool:
 
 
 class Connection:
-    """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body has
-    to come. `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
+    """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body
+    has to come. `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
     """
 
     __slots__ = ("body_is_here", "gone", "task", "tell", "write")
