@@ -1,4 +1,4 @@
-"""The rows of a turn come out as they went in, however they are packed."""
+"""The rows of a turn come out as they went in, however many there are."""
 
 from __future__ import annotations
 
@@ -8,54 +8,55 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from toolwire.events import CallArgs, CallBegin, Event, Finish, Text
-from toolwire.tape import EACH, Rows, Tape
+from toolwire.tape import FEW, Rows, Tape
 
-rows = some.lists(some.one_of(some.binary(max_size=40), some.tuples(some.just("sent"), some.binary(max_size=40))), max_size=4 * EACH)
+rows = some.lists(some.one_of(some.binary(max_size=40), some.tuples(some.just("sent"), some.binary(max_size=40))), max_size=4 * FEW)
 events: some.SearchStrategy[Event] = some.one_of(
     some.builds(Text, some.text(some.characters(exclude_categories=()), max_size=8)),
     some.builds(CallArgs, some.integers(0, 3), some.text(max_size=8)),
 )
 
 
-def _filled(kept: list[object], each: int, into: Rows | None = None) -> Rows:
-    made = into or Rows()
-    for number, row in enumerate(kept):
-        made.new.append(row)
-        made.times.append(float(number))
-        if number % each == each - 1:
-            made.pack()
+def _filled(kept: list[bytes | tuple[str, bytes]], into: Rows | None = None) -> Rows:
+    made = Rows() if into is None else into
+    for row in kept:
+        if isinstance(row, bytes):
+            made.keep(row)
+        else:
+            made.keep_odd(row, len(row[1]))
     return made
 
 
-@given(rows, some.integers(1, 2 * EACH))
-def test_rows_keep_their_order_their_times_and_what_they_are(kept: list[object], each: int) -> None:
-    made = _filled(kept, each)
-    assert len(made) == len(kept)
-    assert list(made.timed()) == [(float(number), row) for number, row in enumerate(kept)]
-    assert list(made.rows()) == kept
+@given(rows)
+def test_rows_keep_their_order_their_times_and_what_they_are(kept: list[bytes | tuple[str, bytes]]) -> None:
+    made = _filled(kept)
+    times = [at for at, _ in made.timed()]
+    assert len(made) == len(kept) and [row for _, row in made.timed()] == list(made.rows()) == kept
+    assert times == sorted(times) and len(times) == len(kept)
+    assert made.size >= sum(len(row) if isinstance(row, bytes) else len(row[1]) for row in kept)
 
 
-@given(some.lists(some.tuples(some.integers(0, 1), some.lists(events, max_size=3)), max_size=3 * EACH))
+@given(some.lists(some.tuples(some.integers(0, 1), some.lists(events, max_size=3)), max_size=3 * FEW))
 def test_batches_of_events_come_back_whole_lone_surrogates_too(batches: list[tuple[int, list[Event]]]) -> None:
     tape = Tape("run")
-    for number, (choice, batch) in enumerate(batches):
+    for choice, batch in batches:
         tape.batch(batch, choice)
-        if number % 7 == 6:
-            tape.pack()
     assert [(choice, list(batch)) for _, choice, batch in tape.batches()] == batches
 
 
-def test_a_copy_stays_as_it_was() -> None:
-    made = _filled([b"a"] * EACH, EACH)
+@given(rows, rows)
+def test_a_copy_stays_as_it_was(before: list[bytes | tuple[str, bytes]], after: list[bytes | tuple[str, bytes]]) -> None:
+    made = _filled(before)
     other = made.copy()
-    _filled([b"b"] * (EACH + 1), EACH, made)
-    assert list(other.rows()) == [b"a"] * EACH and len(made) == 2 * EACH + 1
+    _filled(after, made)
+    assert list(other.rows()) == before and list(made.rows()) == before + after
 
 
-def test_packed_rows_take_little_more_than_what_they_hold() -> None:
-    made = _filled([b"x" * 50] * (100 * EACH), EACH)
-    packed = sum(sys.getsizeof(part) for pack in made._packs for part in (pack.joined, pack.lengths, pack.times))
-    assert packed < 1.5 * 100 * EACH * 50 and not made.new
+def test_many_rows_take_little_more_than_what_they_hold() -> None:
+    made = _filled([b"x" * 50] * 5000)
+    packed = made._packed
+    assert packed is not None and not made._few and not made._times
+    assert sum(map(sys.getsizeof, (packed.data, packed.lengths, packed.times))) < 1.5 * 5000 * 50
 
 
 def test_batches_count_for_what_they_refer_to() -> None:

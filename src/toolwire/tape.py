@@ -1,8 +1,8 @@
 """What happened in a turn, row after row; kept small.
 
-A row is appended as it is. Now and then the rows that came are packed: bytes, or pieces of text, as nearly all rows are, are joined. Thousands of
-small objects that live on would push everything else out of the processor's caches, and that costs a stream more than most of the work on it. Any
-other row is odd, and stays the object that it is. Standard library only.
+A few rows are held as they came. Where there are more, bytes and pieces of text, as nearly all rows are, are copied to the end of one buffer:
+thousands of small objects that live on would push everything else out of the processor's caches, and that costs a stream more than most of the work
+on it. Any other row is odd, and stays the object that it is. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,76 +11,106 @@ from array import array
 from collections.abc import Iterator, Mapping
 from copy import copy
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from toolwire.events import CallArgs, Event, Refusal, Text, Thought
 
-EACH = 32
-"""So many rows come between two packings."""
+FEW = 8
+"""So many rows are held as they came: most turns that are no streams have no more."""
 FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 130, 100, 120
 """What Python itself needs around a frame, a batch and an event that are kept as they are."""
-_SAYING = frozenset({Text, Thought, Refusal})
 ROW_BYTES = 16
 """What a row takes beside what it holds: its time, and its length."""
+_SAYING = frozenset({Text, Thought, Refusal})
 
 
-class _Pack(NamedTuple):
-    """An odd row has no length in `joined`."""
+class _Packed:
+    """Many rows behind one another, with the length and the time of each. An odd row has no length."""
 
-    joined: Any
-    lengths: array[int]
-    times: array[float]
-    odd: dict[int, Any]
+    __slots__ = ("data", "lengths", "odd", "times")
+
+    def __init__(self, times: list[float]) -> None:
+        self.data = bytearray()
+        self.lengths = array("I")
+        self.times = array("d", times)
+        self.odd: dict[int, Any] = {}
+
+    def copy(self) -> _Packed:
+        other = _Packed([])
+        other.data, other.lengths, other.times, other.odd = self.data[:], self.lengths[:], self.times[:], self.odd.copy()
+        return other
+
+    def rows(self) -> Iterator[Any]:
+        whole, began = bytes(self.data), 0
+        for place, length in enumerate(self.lengths):
+            yield self.odd[place] if place in self.odd else whole[began : began + length]
+            began += length
 
 
 class Rows:
-    """Rows of one `kind`, bytes or texts, and odd ones. Who adds one appends it to `new`, its time, where that matters, to `times`, and adds what
-    it holds to `size`, in bytes; and packs them once there are `EACH`."""
+    """Rows, each with its time: bytes, and odd ones that are anything else. `size`: about so many bytes are held."""
 
-    kind: type[bytes | str] = bytes
-    _packs: list[_Pack] | tuple[()] = ()
-    _packed = 0
-    """So many rows are packed."""
+    _packed: _Packed | None = None
+    looked_at = 0
+    """The size when somebody last looked at it."""
 
     def __init__(self) -> None:
-        self.new: list[Any] = []
-        self.times: list[float] = []
+        self._few: list[Any] = []
+        self._times: list[float] = []
         self.size = 0
 
     def __len__(self) -> int:
-        return self._packed + len(self.new)
+        return len(self._few) if self._packed is None else len(self._packed.lengths)
 
-    def pack(self) -> None:
-        rows, kind = self.new, self.kind
-        odd = {place: row for place, row in enumerate(rows) if type(row) is not kind}
-        if odd:
-            rows = [kind() if place in odd else row for place, row in enumerate(rows)]
-        self._packs = [*self._packs, _Pack(kind().join(rows), array("I", map(len, rows)), array("d", self.times), odd)]
-        self._packed += len(rows)
-        self.new, self.times = [], []
+    def keep(self, row: bytes) -> None:
+        packed = self._packed
+        if packed is not None:
+            packed.data += row
+            packed.lengths.append(len(row))
+            packed.times.append(perf_counter())
+        else:
+            self._few.append(row)
+            self._times.append(perf_counter())
+            if len(self._few) > FEW:
+                self._pack()
+        self.size += len(row) + ROW_BYTES
+
+    def keep_odd(self, row: tuple[Any, ...], size: int) -> None:
+        packed = self._packed
+        if packed is not None:
+            packed.odd[len(packed.lengths)] = row
+            packed.lengths.append(0)
+            packed.times.append(perf_counter())
+        else:
+            self._few.append(row)
+            self._times.append(perf_counter())
+        self.size += size + ROW_BYTES
+
+    def _pack(self) -> None:
+        self._packed = packed = _Packed(self._times)
+        for row in self._few:
+            if type(row) is bytes:
+                packed.data += row
+            else:
+                packed.odd[len(packed.lengths)] = row
+            packed.lengths.append(len(row) if type(row) is bytes else 0)
+        self._few, self._times = [], []
 
     def rows(self) -> Iterator[Any]:
-        for pack in self._packs:
-            began = 0
-            for place, length in enumerate(pack.lengths):
-                yield pack.odd[place] if place in pack.odd else pack.joined[began : began + length]
-                began += length
-        yield from self.new
+        return iter(self._few) if self._packed is None else self._packed.rows()
 
     def timed(self) -> Iterator[tuple[float, Any]]:
-        times = (at for times in (*(pack.times for pack in self._packs), self.times) for at in times)
-        return zip(times, self.rows(), strict=False)
+        return zip(self._times if self._packed is None else self._packed.times, self.rows(), strict=True)
 
     def copy(self) -> Self:
         other = copy(self)
-        other.new, other.times = self.new[:], self.times[:]
+        other._few, other._times = self._few[:], self._times[:]
+        other._packed = None if self._packed is None else self._packed.copy()
         return other
 
 
 class Tape(Rows):
     """Batches of events. One piece of the first choice's text is a row; any other batch is odd: its choice, and its events."""
-
-    kind = str
 
     def __init__(self, how: str, through: bool = False) -> None:
         super().__init__()
@@ -91,19 +121,15 @@ class Tape(Rows):
 
     def batch(self, batch: list[Event], choice: int = 0) -> None:
         if len(batch) == 1 and type(batch[0]) is Text and not choice:
-            text = batch[0].text
-            self.new.append(text)
-            self.size += len(text) + ROW_BYTES
+            self.keep(batch[0].text.encode("utf-8", "surrogatepass"))
         else:
-            self.new.append((choice, *batch))
-            self.size += sum(map(_event_bytes, batch)) + BATCH_BYTES
-        self.times.append(perf_counter())
+            self.keep_odd((choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)))
 
     def batches(self) -> Iterator[tuple[float, int, tuple[Event, ...]]]:
         """Time, choice and events."""
         for at, row in self.timed():
-            if type(row) is str:
-                yield at, 0, (Text(row),)
+            if type(row) is bytes:
+                yield at, 0, (Text(row.decode("utf-8", "surrogatepass")),)
             else:
                 yield at, row[0], row[1:]
 

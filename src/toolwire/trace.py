@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from toolwire.events import Event
-from toolwire.tape import EACH, FRAME_BYTES, ROW_BYTES, Rows, Tape, weight
+from toolwire.tape import FRAME_BYTES, ROW_BYTES, Rows, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -35,11 +35,14 @@ REQUEST_COPIES = 3
 """A request is held as bytes, as the decoded turn, and as what the backend is asked."""
 READ = "read"
 """The label of what was read of a network: nearly every frame of a stream."""
-_LARGE = 64 * 1024
+EACH_BYTES = 32 * 1024
+"""When so much came of one kind, it is looked how much there is in all."""
 _NOTHING = Turn("chat", "", ())
 _TOLD_AGAIN = ("none", "native")
 """Ways to serve a turn that need nothing but the request to be planned."""
 _NO_PLANS: list[Plan] = []
+_NO_ROWS, _NO_TAPE = Rows(), Tape("out")
+"""Rows that never came, or that a trace had to let go of."""
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
 
@@ -53,26 +56,46 @@ def frame_tap() -> FrameTap | None:
     return trace.frame if trace is not None and trace.recording else None
 
 
+@dataclass(slots=True, eq=False)
 class Trace:
     """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on."""
 
-    # Most turns leave most of these as they are: what an instance does not set costs it nothing.
-    kind = "new"
-    backend_id = ""
-    backend_kind = ""
+    id: str
+    api: Api
+    raw: bytes | None
+    caller: Caller
+    at: float
+    grown: Callable[[Trace, int], bool]
+    stored: bool = False
+    started: float = field(default_factory=perf_counter)
+    kind: str = "new"
+    backend_id: str = ""
+    backend_kind: str = ""
     decoded: Turn | None = None
     turn: Turn | None = None
-    again = False
+    offers: list[tuple[Strategy, Capabilities]] = field(default_factory=list)
+    """What the backend could do, each time that the turn was planned …"""
+    plans: list[Plan] = field(default_factory=list)
+    """… and how it was planned."""
+    again: bool = False
     """Turn and plan are not held: the request's bytes, what the backend offered and the settings make them anew."""
-    open_responses = False
+    open_responses: bool = False
     previous: tuple[Item, ...] | None = None
     """The conversation that the request refers to."""
-    references: Mapping[str, Any] = MappingProxyType({})
-    stored = False
-    through = False
-    committed = False
+    references: Mapping[str, Any] | None = None
+    through: bool = False
+    committed: bool = False
     """The stream was begun before the backend had said anything."""
+    frames: Rows = field(default_factory=Rows)
+    """What was read of a network as it is; anything else is odd: its label, and what it is."""
+    tapes: list[Tape] = field(default_factory=list)
+    """The runs of the backend, in the order in which they began."""
+    out: Tape = field(default_factory=partial(Tape, "out"))
+    """The events that went out …"""
+    blocks: Rows = _NO_ROWS
+    """… and the bytes that they became, one for each row of a stream …"""
     whole: bytes | None = None
+    """… or all together."""
     failure: Failure | None = None
     resumed_from: str | None = None
     parked_s: float | None = None
@@ -81,57 +104,39 @@ class Trace:
     """When this turn ended with calls that wait …"""
     called: tuple[str, ...] = ()
     """… and their ids."""
-    recording = True
-    size = 0
-    _weighed = 0
+    minted: list[str] = field(default_factory=list)
+    clock_readings: list[float] = field(default_factory=list)
+    recording: bool = True
+    cut: bool = False
+    size: int = 0
+    _weighed: int = 0
+    _ids: IdFactory | None = None
+    _clock: Callable[[], float] | None = None
 
-    def __init__(self, id: str, api: Api, raw: bytes, caller: Caller, at: float, grown: Callable[[Trace, int], bool]) -> None:
-        self.id = id
-        self.api: Api = api
-        self.caller = caller
-        self.at = at
-        self.started = perf_counter()
-        self.cut = len(raw) * REQUEST_COPIES > MOST_BYTES
-        self.raw: bytes | None = None if self.cut else raw
-        self.offers: list[tuple[Strategy, Capabilities]] = []
-        """What the backend could do, each time that the turn was planned …"""
-        self.plans: list[Plan] = []
-        """… and how it was planned."""
-        self.frames = Rows()
-        """What was read of a network as it is; anything else is odd: its label, and what it is."""
-        self.tapes: list[Tape] = []
-        """The runs of the backend, in the order in which they began."""
-        self.out = Tape("out")
-        """The events that went out …"""
-        self.blocks = Rows()
-        """… and the bytes that they became, one for each row of a stream."""
-        self.minted: list[str] = []
-        self.clock_readings: list[float] = []
-        self._grown = grown
-        self._grow(len(raw) * REQUEST_COPIES if not self.cut else 0)
+    def __post_init__(self) -> None:
+        size = len(self.raw or b"") * REQUEST_COPIES
+        if size > MOST_BYTES:
+            self.cut, self.raw, size = True, None, 0
+        self._grow(size)
 
     # --- taps: once a turn --------------------------------------------------------------------------------------------------------------------------
 
-    def minting(self, ids: IdFactory) -> IdFactory:
-        """The same ids, remembered."""
-        keep = self.minted.append
+    def watch(self, ids: IdFactory, clock: Callable[[], float]) -> tuple[IdFactory, Callable[[], float]]:
+        """The same ids and the same clock, remembered."""
+        self._ids, self._clock = ids, clock
+        return self._mint, self._read
 
-        def mint(prefix: str) -> str:
-            id = ids(prefix)
-            keep(id)
-            return id
+    def _mint(self, prefix: str) -> str:
+        assert self._ids is not None
+        id = self._ids(prefix)
+        self.minted.append(id)
+        return id
 
-        return mint
-
-    def reading(self, clock: Callable[[], float]) -> Callable[[], float]:
-        keep = self.clock_readings.append
-
-        def read() -> float:
-            now = clock()
-            keep(now)
-            return now
-
-        return read
+    def _read(self) -> float:
+        assert self._clock is not None
+        now = self._clock()
+        self.clock_readings.append(now)
+        return now
 
     def asks(self, backend: Backend, kind: str) -> None:
         """The model is found."""
@@ -141,7 +146,7 @@ class Trace:
         """How the turn is served; once more where the backend refused the first way. `plain`: the answer is in OpenAI's form."""
         more = 0
         if turn is not self.decoded or self.previous or self.references:  # images that were fetched, items that were looked up
-            more = sum(map(_item_bytes, turn.items)) + weight(self.references)
+            more = sum(map(_item_bytes, turn.items)) + weight(self.references or {})
         if self.raw is None or self.size + more > MOST_BYTES:
             self._forget_request()
             self.cut = True
@@ -171,55 +176,59 @@ class Trace:
         """A batch of a backend's run, before anything looks at it."""
         if self.recording:
             tape.batch(batch)
-            if len(tape.new) >= EACH:
-                self.weigh()
+            if tape.size > tape.looked_at + EACH_BYTES:
+                self._look(tape)
 
     def frame(self, label: str, data: Any) -> None:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
-            frames, plain = self.frames, type(data) is bytes and label == READ
-            size = len(data) if plain else FRAME_BYTES + weight(data)
-            frames.new.append(data if plain else (label, data))
-            frames.times.append(perf_counter())
-            frames.size += size + ROW_BYTES
-            if len(frames.new) >= EACH or size > _LARGE:
-                self.weigh()
+            frames = self.frames
+            if type(data) is bytes and label == READ:
+                frames.keep(data)
+            else:
+                frames.keep_odd((label, data), FRAME_BYTES + weight(data))
+            if frames.size > frames.looked_at + EACH_BYTES:
+                self._look(frames)
 
     def folded(self, choice: int, events: list[Event]) -> None:
         """The events of a choice after policy, where they become part of a body."""
         if self.recording:
             self.out.batch(events, choice)
-            if len(self.out.new) >= EACH:
-                self.weigh()
+            if self.out.size > self.out.looked_at + EACH_BYTES:
+                self._look(self.out)
 
     def sent(self, choice: int, events: list[Event], block: bytes) -> None:
         """The events of a choice after policy, and the bytes of the stream that they became, if any."""
         if self.recording:
-            self.out.batch(events, choice)
             blocks = self.blocks
-            blocks.new.append(block)
-            blocks.size += len(block) + ROW_BYTES
-            if len(blocks.new) >= EACH:
-                self.weigh()
+            if blocks is _NO_ROWS:
+                blocks = self.blocks = Rows()
+            self.out.batch(events, choice)
+            blocks.keep(block)
+            if blocks.size > blocks.looked_at + EACH_BYTES:
+                self._look(blocks)
 
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
 
+    def _look(self, rows: Rows) -> None:
+        """Much came."""
+        rows.looked_at = rows.size
+        self.weigh()
+
     def weigh(self) -> None:
-        """Counts what came since the last time, and packs what is worth it."""
+        """Counts what came since the last time."""
         if not self.recording:
             return
         try:
             size = 0 if self.whole is None else len(self.whole)
-            for rows in (self.frames, self.blocks, self.out, *self.tapes):
+            for rows in (self.frames, self.out, self.blocks, *self.tapes):
                 size += rows.size
-                if len(rows.new) >= EACH:
-                    rows.pack()
             grown, self._weighed = size - self._weighed, size
             self._grow(grown)
         except Exception:  # who only watches must not change what is watched
             log.exception("a turn could not be watched further")
             self.stop(cut=True)
-        if self.size >= MOST_BYTES or self.rows >= MOST_ROWS:
+        if self.size >= MOST_BYTES or (self.size >= MOST_ROWS * ROW_BYTES and self.rows >= MOST_ROWS):
             self.stop(cut=True)
 
     @property
@@ -229,7 +238,7 @@ class Trace:
     def _grow(self, size: int) -> None:
         self.size += size
         try:
-            may_go_on = self._grown(self, size)
+            may_go_on = self.grown(self, size)
         except Exception:  # who only watches must not change what is watched
             log.exception("a turn could not be watched further")
             may_go_on = False
@@ -272,7 +281,7 @@ class Trace:
 
     def _forget_request(self) -> None:
         self.raw = self.decoded = self.turn = self.previous = None
-        self.references = {}
+        self.references = None
 
 
 def _item_bytes(item: Item) -> int:
@@ -284,7 +293,3 @@ def _item_bytes(item: Item) -> int:
 def _passes_text(plan: Plan) -> bool:
     """Whether a piece of text that the backend sends is, as it is, what the client gets."""
     return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and plan.rules.all_off
-
-
-_NO_ROWS, _NO_TAPE = Rows(), Tape("out")
-"""What is left of the rows that a trace had to let go of."""

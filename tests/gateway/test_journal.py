@@ -298,7 +298,7 @@ async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(what: str, monk
     blocks = [await anext(reply.stream)]
     monkeypatch.setattr(Journal, what, _fail)
     for trace in journal_of(gateway)._running.values():
-        trace._grown = getattr(journal_of(gateway), "_grown")  # noqa: B009 - as it is now
+        trace.grown = getattr(journal_of(gateway), "_grown")  # noqa: B009 - as it is now
     blocks += [block async for block in reply.stream]
     assert b"".join(blocks).count(b'"content":"x"') == 1000 and blocks[-1].endswith(b"[DONE]\n\n")
 

@@ -185,7 +185,7 @@ def _history(messages: Any) -> tuple[tuple[Item, ...], tuple[Note, ...]]:
             paths.append(f"messages[{i}].tool_call_id" if role == "tool" else f"messages[{i}].name")
         else:
             raise not_one_of(f"messages[{i}].role", role, ROLES)
-    return pair(items, paths, "messages")
+    return pair(items, paths, "messages") if any(paths) else (tuple(items), ())  # only calls and their results have a path
 
 
 def _result(message: dict[str, Any], role: str, path: str) -> Result:

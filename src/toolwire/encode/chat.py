@@ -59,6 +59,8 @@ class _Choices:
     @property
     def usage(self) -> Usage | None:
         """Tokens over all choices, None when no backend counted."""
+        if len(self.orders) == 1:
+            return self.orders[0].usage
         known = [order.usage for order in self.orders if order.usage is not None]
         if len(known) < 2:
             return known[0] if known else None
@@ -209,8 +211,9 @@ class ChatBody:
             for index, items in enumerate(self._items)
         ]
         body: dict[str, Any] = {**self._envelope, "choices": choices}
-        if self.usage is not None:
-            body["usage"] = usage_object(self.usage)
+        usage = self.usage
+        if usage is not None:
+            body["usage"] = usage_object(usage)
         body["service_tier"] = SERVICE_TIER
         return body
 

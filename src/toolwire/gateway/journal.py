@@ -91,8 +91,7 @@ class Journal:
         try:
             if len(self._running) >= MOST_RUNNING:
                 self._forget(self._running.pop(next(iter(self._running))))
-            trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown)
-            trace.stored = stored
+            trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown, stored)
             self._running[trace.id] = trace
             return trace
         except Exception:
@@ -137,13 +136,12 @@ class Journal:
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
         while self._kept and (self._bytes > self._most_bytes or len(self._kept) > self._most_traces):
-            _, oldest = self._kept.popitem(last=False)
-            self._forget(oldest)
+            self._bytes -= self._kept.popitem(last=False)[1].size  # whoever looks at it has a copy
 
     def _forget_before(self, due: float) -> None:
         """What is older than it may be leaves memory too."""
         while self._kept and next(iter(self._kept.values())).at < due:
-            self._forget(self._kept.popitem(last=False)[1])
+            self._bytes -= self._kept.popitem(last=False)[1].size
         while self._records and self._records[0].at < due:
             self._records.popleft()
 

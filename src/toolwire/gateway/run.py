@@ -47,8 +47,7 @@ class Run:
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
         self.trace = trace
-        self.ids = gateway.ids if trace is None else trace.minting(gateway.ids)
-        self.clock = gateway.clock if trace is None else trace.reading(gateway.clock)
+        self.ids, self.clock = (gateway.ids, gateway.clock) if trace is None else trace.watch(gateway.ids, gateway.clock)
         self._api: Api = api
         self._caller = caller
         self._started, self._started_at = (time.perf_counter(), time.time()) if trace is None else (trace.started, trace.at)

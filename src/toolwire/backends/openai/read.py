@@ -85,19 +85,19 @@ class AnswerReader:
     def read_body(self, body: bytes) -> list[Event]:
         """The whole answer in one body."""
         out: list[Event] = []
-        self._whole = True
+        self._whole, rough = True, False
         try:
             try:
                 chunk = decode(body)
             except ODD:
-                chunk = parse(body)
+                chunk, rough = parse(body), True
         except RecursionError:
             return self.fail(Failure("backend", TOO_DEEP))
         except ValueError:
             return self.fail(Failure("backend", "The upstream server's answer is not JSON."))
         if chunk.error is None and not chunk.choices:
             return self.fail(Failure("backend", "The upstream server's answer holds no choices."))
-        self._take(chunk, out, rough=True)
+        self._take(chunk, out, rough)
         return out if self.ended else out + self._end()
 
     def _read(self, frames: list[bytes | SseEvent]) -> list[Event]:
@@ -249,9 +249,10 @@ class AnswerReader:
         self._drop_half(out)
         if self.ended:
             return
-        ends = self._calls.finish(self._finish_reason())
-        self._broken = any(isinstance(event, CallEnd) and NOT_JSON in event.issues for event in ends)
-        out += ends
+        if self._calls.calls:
+            ends = self._calls.finish(self._finish_reason())
+            self._broken = any(isinstance(event, CallEnd) and NOT_JSON in event.issues for event in ends)
+            out += ends
         self._put_behind(out)
 
     def _finish_reason(self) -> FinishReason:

@@ -58,6 +58,8 @@ OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens",
 """Fields that are each turn's own, and in whose values nobody else had a say."""
 _shared, _own = attrgetter(*SHARED.values()), attrgetter(*OWN)
 MOST_COMMON, LONGEST_COMMON = 256, 2048
+_OWN_ID = re.compile(r"req_[0-9a-f]{24}")
+"""A request's id as this server makes them."""
 _NUMBERS = (int, float)
 _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
@@ -218,8 +220,11 @@ class _Formatter(logging.Formatter):
             common = self._common_words(key, record.fields)
         own = " ".join([f"{name}={value}" for name, value in zip(OWN, _own(summary), strict=True) if value])
         first = "" if summary.first_byte_s is None else f"first_byte_ms={summary.first_byte_s * 1000:.2f} "
-        line = f"request_id={_plain(summary.request_id)} {common} {own} {first}duration_ms={summary.duration_s * 1000:.2f}"
-        return f"{self.formatTime(record)} {record.levelname} turn {self._masked(line, summary.request_id)}"
+        id = summary.request_id
+        if not _OWN_ID.fullmatch(id):
+            id = self._masked(_plain(id), id)
+        told = f"request_id={id} {common} {own} {first}duration_ms={summary.duration_s * 1000:.2f}"
+        return f"{self.formatTime(record)} {record.levelname} turn {told}"
 
     def _common_words(self, key: tuple[Any, ...], fields: dict[str, Any]) -> str:
         words = " ".join(_shown((name, fields[name]) for name in SHARED))

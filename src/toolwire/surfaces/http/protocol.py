@@ -64,23 +64,19 @@ class Cycle(RequestResponseCycle):
             await super().send(message)
             return
         headers = [*self.default_headers, *message["headers"]]
-        lines, length = [STATUS_LINE[message["status"]]], None
-        for name, value in headers:
-            name = name.lower()
-            lines += (name, b": ", value, b"\r\n")
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"connection" or name == b"transfer-encoding":
-                await super().send(message)
-                return
+        named = dict(headers)
+        if not b"".join(named).islower() or b"connection" in named or b"transfer-encoding" in named:
+            await super().send(message)
+            return
+        lines, length = [b"%b: %b" % header for header in headers], named.get(b"content-length")
         if length is None:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n")
-        head = b"".join(lines)
-        if not head.count(b"\n") == head.count(b"\r") == len(headers) + 2 + (length is None):
+            lines.append(b"transfer-encoding: chunked")
+        head = b"\r\n".join(lines)
+        if not head.count(b"\n") == head.count(b"\r") == len(lines) - 1:
             raise RuntimeError("A header holds a line break.")
         self.response_started, self.waiting_for_100_continue = True, False
-        self.chunked_encoding, self.expected_content_length = length is None, length or 0
+        self.chunked_encoding, self.expected_content_length = length is None, int(length or 0)
+        head = b"%b%b\r\n\r\n" % (STATUS_LINE[message["status"]], head)
         if length is None:
             self.transport.write(head)
         else:
@@ -233,6 +229,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_reader()
 
     def on_response_complete(self) -> None:
+        self._connection.answered()
         super().on_response_complete()
         if self._reader_timer is None and self.transport.get_write_buffer_size():
             self._watch_reader()

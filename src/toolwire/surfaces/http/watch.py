@@ -18,6 +18,10 @@ def not_written(block: bytes) -> bool:
     return False
 
 
+def _nothing_to_come() -> bool:
+    return True
+
+
 class Connection:
     """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body
     has to come. `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
@@ -36,6 +40,10 @@ class Connection:
         self.gone = True
         if self.tell is not None:
             self.tell()
+
+    def answered(self) -> None:
+        """Nothing more will be said: what it refers to refers to it, and would otherwise wait for the garbage collector."""
+        self.body_is_here, self.write, self.task, self.tell = _nothing_to_come, not_written, None, None
 
 
 class Watch:
