@@ -50,17 +50,17 @@ class _Packed:
 class Rows:
     """Rows, each with its time: bytes, and odd ones that are anything else. `size`: about so many bytes are held."""
 
-    _packed: _Packed | None = None
-    looked_at = 0
-    """The size when somebody last looked at it."""
+    __slots__ = ("_few", "_packed", "looked_at", "size")
 
     def __init__(self) -> None:
-        self._few: list[Any] = []
-        self._times: list[float] = []
+        self._few: list[Any] = []  # a time, its row, and so on
+        self._packed: _Packed | None = None
         self.size = 0
+        self.looked_at = 0
+        """The size when somebody last looked at it."""
 
     def __len__(self) -> int:
-        return len(self._few) if self._packed is None else len(self._packed.lengths)
+        return len(self._few) // 2 if self._packed is None else len(self._packed.lengths)
 
     def keep(self, row: bytes) -> None:
         packed = self._packed
@@ -69,9 +69,9 @@ class Rows:
             packed.lengths.append(len(row))
             packed.times.append(perf_counter())
         else:
+            self._few.append(perf_counter())
             self._few.append(row)
-            self._times.append(perf_counter())
-            if len(self._few) > FEW:
+            if len(self._few) > 2 * FEW:
                 self._pack()
         self.size += len(row) + ROW_BYTES
 
@@ -82,35 +82,37 @@ class Rows:
             packed.lengths.append(0)
             packed.times.append(perf_counter())
         else:
+            self._few.append(perf_counter())
             self._few.append(row)
-            self._times.append(perf_counter())
         self.size += size + ROW_BYTES
 
     def _pack(self) -> None:
-        self._packed = packed = _Packed(self._times)
-        for row in self._few:
+        self._packed = packed = _Packed(self._few[::2])
+        for row in self._few[1::2]:
             if type(row) is bytes:
                 packed.data += row
             else:
                 packed.odd[len(packed.lengths)] = row
             packed.lengths.append(len(row) if type(row) is bytes else 0)
-        self._few, self._times = [], []
+        self._few = []
 
     def rows(self) -> Iterator[Any]:
-        return iter(self._few) if self._packed is None else self._packed.rows()
+        return iter(self._few[1::2]) if self._packed is None else self._packed.rows()
 
     def timed(self) -> Iterator[tuple[float, Any]]:
-        return zip(self._times if self._packed is None else self._packed.times, self.rows(), strict=True)
+        return zip(self._few[::2] if self._packed is None else self._packed.times, self.rows(), strict=True)
 
     def copy(self) -> Self:
         other = copy(self)
-        other._few, other._times = self._few[:], self._times[:]
+        other._few = self._few[:]
         other._packed = None if self._packed is None else self._packed.copy()
         return other
 
 
 class Tape(Rows):
     """Batches of events. One piece of the first choice's text is a row; any other batch is odd: its choice, and its events."""
+
+    __slots__ = ("began", "how", "through")
 
     def __init__(self, how: str, through: bool = False) -> None:
         super().__init__()

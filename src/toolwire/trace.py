@@ -40,7 +40,6 @@ EACH_BYTES = 32 * 1024
 _NOTHING = Turn("chat", "", ())
 _TOLD_AGAIN = ("none", "native")
 """Ways to serve a turn that need nothing but the request to be planned."""
-_NO_PLANS: list[Plan] = []
 _NO_ROWS, _NO_TAPE = Rows(), Tape("out")
 """Rows that never came, or that a trace had to let go of."""
 
@@ -73,9 +72,9 @@ class Trace:
     backend_kind: str = ""
     decoded: Turn | None = None
     turn: Turn | None = None
-    offers: list[tuple[Strategy, Capabilities]] = field(default_factory=list)
+    offers: tuple[tuple[Strategy, Capabilities], ...] = ()
     """What the backend could do, each time that the turn was planned …"""
-    plans: list[Plan] = field(default_factory=list)
+    plans: tuple[Plan, ...] = ()
     """… and how it was planned."""
     again: bool = False
     """Turn and plan are not held: the request's bytes, what the backend offered and the settings make them anew."""
@@ -88,7 +87,7 @@ class Trace:
     """The stream was begun before the backend had said anything."""
     frames: Rows = field(default_factory=Rows)
     """What was read of a network as it is; anything else is odd: its label, and what it is."""
-    tapes: list[Tape] = field(default_factory=list)
+    tapes: tuple[Tape, ...] = ()
     """The runs of the backend, in the order in which they began."""
     out: Tape = field(default_factory=partial(Tape, "out"))
     """The events that went out …"""
@@ -104,8 +103,8 @@ class Trace:
     """When this turn ended with calls that wait …"""
     called: tuple[str, ...] = ()
     """… and their ids."""
-    minted: list[str] = field(default_factory=list)
-    clock_readings: list[float] = field(default_factory=list)
+    minted: tuple[str, ...] = ()
+    clock_readings: tuple[float, ...] = ()
     recording: bool = True
     cut: bool = False
     size: int = 0
@@ -129,13 +128,13 @@ class Trace:
     def _mint(self, prefix: str) -> str:
         assert self._ids is not None
         id = self._ids(prefix)
-        self.minted.append(id)
+        self.minted += (id,)
         return id
 
     def _read(self) -> float:
         assert self._clock is not None
         now = self._clock()
-        self.clock_readings.append(now)
+        self.clock_readings += (now,)
         return now
 
     def asks(self, backend: Backend, kind: str) -> None:
@@ -155,7 +154,7 @@ class Trace:
             self.turn = turn
             self._grow(more)
         self.through = plain and turn.n == 1 and _passes_text(plan)
-        self.plans.append(plan)
+        self.plans += (plan,)
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
         self.resumed_from, self.parked_s = turn_id or None, waited_s
@@ -167,7 +166,7 @@ class Trace:
     def begin_run(self, how: str) -> Tape:
         """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
         tape = Tape(how, through=self.through)
-        self.tapes.append(tape)
+        self.tapes += (tape,)
         return tape
 
     # --- taps: once a chunk -------------------------------------------------------------------------------------------------------------------------
@@ -258,7 +257,7 @@ class Trace:
             if self.turn is not None and not self.previous and not self.references:
                 self.open_responses = self.turn.open_responses
                 self.decoded = self.turn = None
-                self.plans = _NO_PLANS
+                self.plans = ()
                 self.again = True
 
     def forget(self) -> None:
@@ -267,16 +266,15 @@ class Trace:
         self.whole = None
         self.recording = False
         self.frames = self.blocks = _NO_ROWS
-        self.out, self.plans, self.tapes = _NO_TAPE, [], []
+        self.out, self.plans, self.tapes = _NO_TAPE, (), ()
         self.size = self._weighed = 0
 
     def snapshot(self) -> Trace:
         """The trace as it is now, for another thread to read: to be taken by the thread that the turn runs in."""
         self.weigh()
         other = copy(self)
-        other.plans, other.minted, other.clock_readings = self.plans[:], self.minted[:], self.clock_readings[:]
         other.frames, other.out, other.blocks = self.frames.copy(), self.out.copy(), self.blocks.copy()
-        other.tapes = [tape.copy() for tape in self.tapes]
+        other.tapes = tuple(tape.copy() for tape in self.tapes)
         return other
 
     def _forget_request(self) -> None:

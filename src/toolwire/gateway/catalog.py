@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from toolwire.backends import registry
@@ -31,17 +31,17 @@ class Using:
 
     __slots__ = ("_id", "_used")
 
-    def __init__(self, used: Counter[str], id: str) -> None:
+    def __init__(self, used: dict[str, int], id: str) -> None:
         self._used = used
         self._id = id
 
     def __enter__(self) -> None:
-        self._used[self._id] += 1
+        self._used[self._id] = self._used.get(self._id, 0) + 1
 
     def __exit__(self, *_: object) -> None:
-        self._used[self._id] -= 1
-        if not self._used[self._id]:
-            del self._used[self._id]
+        left = self._used.pop(self._id) - 1
+        if left:
+            self._used[self._id] = left
 
 
 class Catalog:
@@ -60,7 +60,7 @@ class Catalog:
         self._looked = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
-        self._used: Counter[str] = Counter()
+        self._used: dict[str, int] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
     # --- finding -------------------------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Catalog:
             self._opened.move_to_end(name)
             return self._opened[name]
         backend = self._opened[name] = source.model(inner)
-        idle = (one for one in self._opened if one != name and not self._used[one])
+        idle = (one for one in self._opened if one != name and one not in self._used)
         if len(self._opened) > OPENED and (oldest := next(idle, None)) is not None:
             task = asyncio.ensure_future(self._opened.pop(oldest).close())
             self._leaving.add(task)

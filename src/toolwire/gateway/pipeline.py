@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from toolwire.backends.base import Backend
@@ -78,6 +79,8 @@ class Gateway:
         self.tracing: Tracing | None = None
         self.ids = ids
         self.clock = clock
+        limits = settings.limits
+        self._parse = partial(request_body.parse, nodes=limits.body_nodes, messages=limits.messages, tools=limits.tools)
 
     @property
     def models(self) -> Mapping[str, Backend]:
@@ -124,7 +127,9 @@ class Gateway:
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
         run, watched = Run(self, api, caller, trace), current.set(trace)
         try:
-            body = await self._with_references(api, await self._parse(raw), caller)
+            body = self._parse(raw) if len(raw) < LARGE_BODY else await asyncio.to_thread(self._parse, raw)
+            if api == "responses":
+                body = await self._with_references(body, caller)
             turn = run.decoded(await self._decode(api, body, caller, len(raw) >= LARGE_BODY))
             turn, backend = self._backend(turn)
             run.turn = turn
@@ -161,17 +166,11 @@ class Gateway:
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
         """A request to make a conversation short, ready to be answered. Raises where it asks for what can not be."""
-        body = await self._parse(raw)
+        body = self._parse(raw) if len(raw) < LARGE_BODY else await asyncio.to_thread(self._parse, raw)
         check_input(body)
         asked = {name: value for name, value in body.items() if name in ("model", "input", "previous_response_id")}
-        turn = await self._decode("responses", await self._with_references("responses", asked, caller), caller, len(raw) >= LARGE_BODY)
+        turn = await self._decode("responses", await self._with_references(asked, caller), caller, len(raw) >= LARGE_BODY)
         return Compaction(self, body, turn.items, caller)
-
-    async def _parse(self, raw: bytes) -> dict[str, Any]:
-        """A large body is read in a thread: nobody else waits for it."""
-        limits, parse = self.settings.limits, request_body.parse
-        most = {"nodes": limits.body_nodes, "messages": limits.messages, "tools": limits.tools}
-        return parse(raw, **most) if len(raw) < LARGE_BODY else await asyncio.to_thread(parse, raw, **most)
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
         """Whether the key may run this turn, and what it takes of the key's limits."""
@@ -179,10 +178,8 @@ class Gateway:
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
-    async def _with_references(self, api: Api, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    async def _with_references(self, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The body with stored items in place of the references that name them, and summaries in place of the compactions that hold them."""
-        if api != "responses":
-            return body
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
         if not references and not compactions:

@@ -125,7 +125,7 @@ def _tell_again(trace: Trace, tools: ToolSettings) -> None:
         decode_chat.decode(body, key_id) if trace.api == "chat" else decode_responses.decode(body, (), key_id, trace.open_responses)
     )
     minted = iter(trace.minted)  # what a plan mints comes first
-    trace.plans = [make_plan(trace.turn, cast(Backend, _Offer(*trace.offers[-1])), tools, lambda _: next(minted, ""))]
+    trace.plans = (make_plan(trace.turn, cast(Backend, _Offer(*trace.offers[-1])), tools, lambda _: next(minted, "")),)
 
 
 def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:

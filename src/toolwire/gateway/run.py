@@ -85,7 +85,7 @@ class Run:
         """Decides how the turn is served, also when the way that was decided before was refused."""
         self.turn, trace = turn, self.trace
         if trace is not None:
-            trace.offers.append((backend.strategy, backend.capabilities))
+            trace.offers += ((backend.strategy, backend.capabilities),)
         self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
         self.backend_kind = self._gateway.catalog.kind(backend.id)
         if trace is not None:
