@@ -1,139 +1,118 @@
-"""What happened in a turn, row after row; kept small.
+"""What happened in a turn, row after row, in the order in which it happened; kept small.
 
-A few rows are held as they came. Where there are more, bytes and pieces of text, as nearly all rows are, are copied to the end of one buffer:
-thousands of small objects that live on would push everything else out of the processor's caches, and that costs a stream more than most of the work
-on it. Any other row is odd, and stays the object that it is. Standard library only.
+A few rows are held as they came. Where there are more, bytes and pieces of text, as nearly all rows are, are copied to the end of one buffer. A
+stream touches little memory that way: thousands of small objects that live on, or a dozen buffers that grow side by side, would push everything
+else out of the processor's caches, and that costs a stream more than most of the work on it. Any other row is odd, and stays the object that it
+is. Standard library only.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping
 from copy import copy
+from struct import Struct
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 from toolwire.events import CallArgs, Event, Refusal, Text, Thought
 
-FEW = 8
-"""So many rows are held as they came: most turns that are no streams have no more."""
+FRAME, OUT, RUN = 0, 1, 2
+"""Kinds of rows: a frame of the backend's wire; events that went out, with the bytes that they became; a batch of the first run of the backend. The
+runs behind it count up from there."""
+FEW = 16
+"""So many rows are held as they came: turns that are no streams have no more."""
 FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 130, 100, 120
 """What Python itself needs around a frame, a batch and an event that are kept as they are."""
-ROW_BYTES = 16
-"""What a row takes beside what it holds: its time, and its length."""
+_HEAD = Struct("<dBII")
+"""Of a row in the buffer: its time, its kind, and how many bytes it has, of each of its two parts."""
+_ODD = 2**32 - 1
+"""In place of the first length: the row is not here."""
 _SAYING = frozenset({Text, Thought, Refusal})
+_head = _HEAD.pack
+Row = tuple[float, int, Any, bytes]
+"""Time, kind, what it is (bytes, or a tuple where it is odd), and the bytes that it became."""
 
 
-class _Packed:
-    """Many rows behind one another, with the length and the time of each. An odd row has no length."""
+class Tape:
+    """`rows` is their number, `size` about how many bytes they hold, `looked_at` the size when somebody last looked at it."""
 
-    __slots__ = ("data", "lengths", "odd", "times")
-
-    def __init__(self, times: list[float]) -> None:
-        self.data = bytearray()
-        self.lengths = array("I")
-        self.times = array("d", times)
-        self.odd: dict[int, Any] = {}
-
-    def copy(self) -> _Packed:
-        other = _Packed([])
-        other.data, other.lengths, other.times, other.odd = self.data[:], self.lengths[:], self.times[:], self.odd.copy()
-        return other
-
-    def rows(self) -> Iterator[Any]:
-        whole, began = bytes(self.data), 0
-        for place, length in enumerate(self.lengths):
-            yield self.odd[place] if place in self.odd else whole[began : began + length]
-            began += length
-
-
-class Rows:
-    """Rows, each with its time: bytes, and odd ones that are anything else. `size`: about so many bytes are held."""
-
-    __slots__ = ("_few", "_packed", "looked_at", "size")
+    __slots__ = ("_data", "_few", "_odd", "looked_at", "rows", "size")
 
     def __init__(self) -> None:
-        self._few: list[Any] = []  # a time, its row, and so on
-        self._packed: _Packed | None = None
-        self.size = 0
-        self.looked_at = 0
-        """The size when somebody last looked at it."""
+        self._few: list[Any] = []  # the four members of a row, and so on
+        self._data: bytearray | None = None
+        self._odd: list[Any] | None = None
+        self.rows = self.size = self.looked_at = 0
 
-    def __len__(self) -> int:
-        return len(self._few) // 2 if self._packed is None else len(self._packed.lengths)
-
-    def keep(self, row: bytes) -> None:
-        packed = self._packed
-        if packed is not None:
-            packed.data += row
-            packed.lengths.append(len(row))
-            packed.times.append(perf_counter())
-        else:
-            self._few.append(perf_counter())
-            self._few.append(row)
-            if len(self._few) > 2 * FEW:
+    def keep(self, kind: int, what: bytes, became: bytes = b"") -> None:
+        data = self._data
+        if data is None:
+            self._few += (perf_counter(), kind, what, became)
+            if self.rows >= FEW:
                 self._pack()
-        self.size += len(row) + ROW_BYTES
-
-    def keep_odd(self, row: tuple[Any, ...], size: int) -> None:
-        packed = self._packed
-        if packed is not None:
-            packed.odd[len(packed.lengths)] = row
-            packed.lengths.append(0)
-            packed.times.append(perf_counter())
         else:
-            self._few.append(perf_counter())
-            self._few.append(row)
-        self.size += size + ROW_BYTES
+            data += _head(perf_counter(), kind, len(what), len(became))
+            data += what
+            data += became
+        self.rows += 1
+        self.size += len(what) + len(became) + _HEAD.size
+
+    def keep_odd(self, kind: int, what: tuple[Any, ...], size: int, became: bytes = b"") -> None:
+        """`size`: of what the row refers to."""
+        if self._data is None:
+            self._few += (perf_counter(), kind, what, became)
+        else:
+            self._put_odd(perf_counter(), kind, what, became)
+        self.rows += 1
+        self.size += size + len(became) + _HEAD.size
+
+    def keep_batch(self, kind: int, batch: list[Event], choice: int = 0, became: bytes = b"") -> None:
+        """One piece of the first choice's text is a row of bytes; any other batch is odd: its choice, and its events."""
+        if len(batch) == 1 and type(batch[0]) is Text and not choice:
+            self.keep(kind, batch[0].text.encode("utf-8", "surrogatepass"), became)
+        else:
+            self.keep_odd(kind, (choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)), became)
 
     def _pack(self) -> None:
-        self._packed = packed = _Packed(self._few[::2])
-        for row in self._few[1::2]:
-            if type(row) is bytes:
-                packed.data += row
+        few, self._few = self._few, []
+        self._data = data = bytearray()
+        for at, kind, what, became in zip(*(few[place::4] for place in range(4)), strict=True):
+            if type(what) is bytes:
+                data += _head(at, kind, len(what), len(became)) + what + became
             else:
-                packed.odd[len(packed.lengths)] = row
-            packed.lengths.append(len(row) if type(row) is bytes else 0)
-        self._few = []
+                self._put_odd(at, kind, what, became)
 
-    def rows(self) -> Iterator[Any]:
-        return iter(self._few[1::2]) if self._packed is None else self._packed.rows()
+    def _put_odd(self, at: float, kind: int, what: tuple[Any, ...], became: bytes) -> None:
+        assert self._data is not None
+        if self._odd is None:
+            self._odd = []
+        self._odd.append(what)
+        self._data += _head(at, kind, _ODD, len(became)) + became
 
-    def timed(self) -> Iterator[tuple[float, Any]]:
-        return zip(self._few[::2] if self._packed is None else self._packed.times, self.rows(), strict=True)
+    def all(self) -> Iterator[Row]:
+        if self._data is None:
+            yield from zip(*(self._few[place::4] for place in range(4)), strict=True)
+            return
+        data, odd, place = bytes(self._data), iter(self._odd or ()), 0
+        while place < len(data):
+            at, kind, length, then = _HEAD.unpack_from(data, place)
+            place += _HEAD.size
+            what: Any = next(odd) if length == _ODD else data[place : place + length]
+            place += 0 if length == _ODD else length
+            yield at, kind, what, data[place : place + then]
+            place += then
 
-    def copy(self) -> Self:
+    def copy(self) -> Tape:
         other = copy(self)
         other._few = self._few[:]
-        other._packed = None if self._packed is None else self._packed.copy()
+        other._data = None if self._data is None else self._data[:]
+        other._odd = None if self._odd is None else self._odd[:]
         return other
 
 
-class Tape(Rows):
-    """Batches of events. One piece of the first choice's text is a row; any other batch is odd: its choice, and its events."""
-
-    __slots__ = ("began", "how", "through")
-
-    def __init__(self, how: str, through: bool = False) -> None:
-        super().__init__()
-        self.how = how
-        self.began = perf_counter()
-        self.through = through
-        """Pieces of text go out as they are: they are kept there, and need not be kept here."""
-
-    def batch(self, batch: list[Event], choice: int = 0) -> None:
-        if len(batch) == 1 and type(batch[0]) is Text and not choice:
-            self.keep(batch[0].text.encode("utf-8", "surrogatepass"))
-        else:
-            self.keep_odd((choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)))
-
-    def batches(self) -> Iterator[tuple[float, int, tuple[Event, ...]]]:
-        """Time, choice and events."""
-        for at, row in self.timed():
-            if type(row) is bytes:
-                yield at, 0, (Text(row.decode("utf-8", "surrogatepass")),)
-            else:
-                yield at, row[0], row[1:]
+def batch_of(what: Any) -> tuple[int, tuple[Event, ...]]:
+    """The choice and the events of a row."""
+    return (0, (Text(what.decode("utf-8", "surrogatepass")),)) if type(what) is bytes else (what[0], what[1:])
 
 
 # --- how much is held --------------------------------------------------------------------------------------------------------------------------

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolwire.events import Event
-from toolwire.tape import FRAME_BYTES, ROW_BYTES, Rows, Tape, weight
+from toolwire.tape import FRAME, FRAME_BYTES, OUT, RUN, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ EACH_BYTES = 32 * 1024
 _NOTHING = Turn("chat", "", ())
 _TOLD_AGAIN = ("none", "native")
 """Ways to serve a turn that need nothing but the request to be planned."""
-_NO_ROWS, _NO_TAPE = Rows(), Tape("out")
-"""Rows that never came, or that a trace had to let go of."""
+_NO_TAPE = Tape()
+"""What is left of rows that a trace had to let go of."""
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
 
@@ -53,6 +52,16 @@ def frame_tap() -> FrameTap | None:
     """For a backend: what takes the raw frames of the run that begins now, None when nobody watches."""
     trace = current.get()
     return trace.frame if trace is not None and trace.recording else None
+
+
+class TracedRun(NamedTuple):
+    """A run of the backend. `through`: pieces of text go out as they are, so that they are kept there and need not be kept here."""
+
+    kind: int
+    """Of its rows."""
+    how: str
+    began: float
+    through: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -85,16 +94,11 @@ class Trace:
     through: bool = False
     committed: bool = False
     """The stream was begun before the backend had said anything."""
-    frames: Rows = field(default_factory=Rows)
-    """What was read of a network as it is; anything else is odd: its label, and what it is."""
-    tapes: tuple[Tape, ...] = ()
+    tape: Tape = field(default_factory=Tape)
+    runs: tuple[TracedRun, ...] = ()
     """The runs of the backend, in the order in which they began."""
-    out: Tape = field(default_factory=partial(Tape, "out"))
-    """The events that went out …"""
-    blocks: Rows = _NO_ROWS
-    """… and the bytes that they became, one for each row of a stream …"""
     whole: bytes | None = None
-    """… or all together."""
+    """The answer, where it is no stream."""
     failure: Failure | None = None
     resumed_from: str | None = None
     parked_s: float | None = None
@@ -163,76 +167,53 @@ class Trace:
         self.parked_at = perf_counter()
         self.called = (*self.called, *calls)
 
-    def begin_run(self, how: str) -> Tape:
+    def begin_run(self, how: str) -> TracedRun:
         """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
-        tape = Tape(how, through=self.through)
-        self.tapes += (tape,)
-        return tape
+        run = TracedRun(min(RUN + len(self.runs), 255), how, perf_counter(), self.through)
+        self.runs += (run,)
+        return run
 
     # --- taps: once a chunk -------------------------------------------------------------------------------------------------------------------------
 
-    def batch(self, tape: Tape, batch: list[Event]) -> None:
+    def batch(self, run: TracedRun, batch: list[Event]) -> None:
         """A batch of a backend's run, before anything looks at it."""
         if self.recording:
-            tape.batch(batch)
-            if tape.size > tape.looked_at + EACH_BYTES:
-                self._look(tape)
+            self.tape.keep_batch(run.kind, batch)
+            if self.tape.size > self.tape.looked_at + EACH_BYTES:
+                self.weigh()
 
     def frame(self, label: str, data: Any) -> None:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
-            frames = self.frames
+            tape = self.tape
             if type(data) is bytes and label == READ:
-                frames.keep(data)
+                tape.keep(FRAME, data)
             else:
-                frames.keep_odd((label, data), FRAME_BYTES + weight(data))
-            if frames.size > frames.looked_at + EACH_BYTES:
-                self._look(frames)
+                tape.keep_odd(FRAME, (label, data), FRAME_BYTES + weight(data))
+            if tape.size > tape.looked_at + EACH_BYTES:
+                self.weigh()
 
-    def folded(self, choice: int, events: list[Event]) -> None:
-        """The events of a choice after policy, where they become part of a body."""
-        if self.recording:
-            self.out.batch(events, choice)
-            if self.out.size > self.out.looked_at + EACH_BYTES:
-                self._look(self.out)
-
-    def sent(self, choice: int, events: list[Event], block: bytes) -> None:
+    def sent(self, choice: int, events: list[Event], became: bytes = b"") -> None:
         """The events of a choice after policy, and the bytes of the stream that they became, if any."""
         if self.recording:
-            blocks = self.blocks
-            if blocks is _NO_ROWS:
-                blocks = self.blocks = Rows()
-            self.out.batch(events, choice)
-            blocks.keep(block)
-            if blocks.size > blocks.looked_at + EACH_BYTES:
-                self._look(blocks)
+            tape = self.tape
+            tape.keep_batch(OUT, events, choice, became)
+            if tape.size > tape.looked_at + EACH_BYTES:
+                self.weigh()
 
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
-
-    def _look(self, rows: Rows) -> None:
-        """Much came."""
-        rows.looked_at = rows.size
-        self.weigh()
 
     def weigh(self) -> None:
         """Counts what came since the last time."""
         if not self.recording:
             return
-        try:
-            size = 0 if self.whole is None else len(self.whole)
-            for rows in (self.frames, self.out, self.blocks, *self.tapes):
-                size += rows.size
-            grown, self._weighed = size - self._weighed, size
-            self._grow(grown)
-        except Exception:  # who only watches must not change what is watched
-            log.exception("a turn could not be watched further")
+        tape = self.tape
+        size = tape.size + (0 if self.whole is None else len(self.whole))
+        tape.looked_at = tape.size
+        grown, self._weighed = size - self._weighed, size
+        self._grow(grown)
+        if self.size >= MOST_BYTES or tape.rows >= MOST_ROWS:
             self.stop(cut=True)
-        if self.size >= MOST_BYTES or (self.size >= MOST_ROWS * ROW_BYTES and self.rows >= MOST_ROWS):
-            self.stop(cut=True)
-
-    @property
-    def rows(self) -> int:
-        return len(self.frames) + len(self.out) + sum(map(len, self.tapes))
 
     def _grow(self, size: int) -> None:
         self.size += size
@@ -265,16 +246,14 @@ class Trace:
         self._forget_request()
         self.whole = None
         self.recording = False
-        self.frames = self.blocks = _NO_ROWS
-        self.out, self.plans, self.tapes = _NO_TAPE, (), ()
+        self.tape, self.plans, self.runs = _NO_TAPE, (), ()
         self.size = self._weighed = 0
 
     def snapshot(self) -> Trace:
         """The trace as it is now, for another thread to read: to be taken by the thread that the turn runs in."""
         self.weigh()
         other = copy(self)
-        other.frames, other.out, other.blocks = self.frames.copy(), self.out.copy(), self.blocks.copy()
-        other.tapes = tuple(tape.copy() for tape in self.tapes)
+        other.tape = self.tape.copy()
         return other
 
     def _forget_request(self) -> None:

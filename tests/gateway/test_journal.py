@@ -27,6 +27,7 @@ from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.gateway.recording import Recording, got, masked, write, wrote
 from toolwire.gateway.segments import Segments, TurnRecord
 from toolwire.gateway.store import Store
+from toolwire.tape import FRAME
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 from toolwire.trace import frame_tap
@@ -215,7 +216,7 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         [batch async for batch in segment]
         trace.end()
         await run.answer({id: Result(id, (TextPart("sunny"),)) for id in run.pending})
-    assert [[label for label, _ in trace.frames.rows()] for trace in traces] == [["first"], ["second"]]
+    assert [[what[0] for _, kind, what, _ in trace.tape.all() if kind == FRAME] for trace in traces] == [["first"], ["second"]]
     await run.cancel()
 
 

@@ -32,15 +32,15 @@ async def interpreted(
     timeouts: Timeouts | None = None,
 ) -> AsyncGenerator[Batch, None]:
     """A backend's run as the client's events, with every way to end badly turned into a `Failure`; nothing comes behind its end."""
-    tape = trace.begin_run(how) if trace is not None else None
+    traced = trace.begin_run(how) if trace is not None else None
     if timeouts is not None:
         run = timeouts.watch(run)
     failure = CUT
     try:
         try:
             async for batch in run:
-                if trace is not None and tape is not None and not (tape.through and len(batch) == 1 and type(batch[0]) is Text):
-                    trace.batch(tape, batch)
+                if trace is not None and traced is not None and not (traced.through and len(batch) == 1 and type(batch[0]) is Text):
+                    trace.batch(traced, batch)
                 out = interpreter.feed(batch)
                 if out:
                     yield out
@@ -54,8 +54,8 @@ async def interpreted(
         log.exception("the run of model %s failed", model)
         failure = Failure("backend", "The model's backend failed.")
     if not interpreter.ended:
-        if trace is not None and tape is not None:
-            trace.batch(tape, [failure])
+        if trace is not None and traced is not None:
+            trace.batch(traced, [failure])
         yield interpreter.feed([failure])
 
 

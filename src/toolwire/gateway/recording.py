@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from heapq import merge
-from itertools import chain, repeat
 from typing import Any, cast
 
 import msgspec
@@ -30,6 +29,7 @@ from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failur
 from toolwire.gateway.items import encode_items
 from toolwire.gateway.masking import Mask
 from toolwire.gateway.plan import Plan, make_plan
+from toolwire.tape import FRAME, OUT, RUN, batch_of
 from toolwire.trace import READ, Trace
 from toolwire.turn import ImagePart, Message, Part, Result, Turn
 
@@ -77,19 +77,22 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
 
     if trace.again:
         _tell_again(trace, tools)
-    tapes = trace.tapes
     out = Recording(_request(trace, tools), [_plan(plan, trace.turn) for plan in trace.plans])
-    out.frames = [(ms(at), *_frame(row)) for at, row in trace.frames.timed()]
-    kept = [(at, run, batch) for run, tape in enumerate(tapes) for at, _, batch in tape.batches()]
-    through = [(tape.began, run) for run, tape in enumerate(tapes) if tape.through]
-    for (at, choice, events), block in zip(trace.out.batches(), chain(trace.blocks.rows(), repeat(b""))):  # noqa: B905 — a body has no blocks
-        if through and len(events) == 1 and type(events[0]) is Text:
-            kept.append((at, next((run for began, run in reversed(through) if began <= at), 0), events))
-        out.events += [(ms(at), choice, event_json(event)) for event in events]
-        if block:
-            out.wire.append((ms(at), "stream", _text(block)))
-    for at, run, batch in sorted(kept, key=lambda row: row[0]):
-        out.batches.append((ms(at), run, [event_json(event) for event in batch]))
+    through = [(run.began, number) for number, run in enumerate(trace.runs) if run.through]
+    for at, kind, what, became in trace.tape.all():
+        if kind == FRAME:
+            out.frames.append((ms(at), *_frame(what)))
+            continue
+        choice, events = batch_of(what)
+        batch = [event_json(event) for event in events]
+        if kind == OUT:
+            out.events += [(ms(at), choice, event) for event in batch]
+            if became:
+                out.wire.append((ms(at), "stream", _text(became)))
+        if kind != OUT:
+            out.batches.append((ms(at), kind - RUN, batch))
+        elif through and len(events) == 1 and type(events[0]) is Text:
+            out.batches.append((ms(at), next((number for began, number in reversed(through) if began <= at), 0), batch))
     last = turn.get("duration_ms") or 0.0
     if trace.whole is not None:
         out.wire.append((last, "body", _text(trace.whole)))
@@ -97,7 +100,7 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
         out.wire.append((last, "error", encode(error_object(trace.failure)).decode()))
     out.end = {
         "turn": turn,
-        "runs": [tape.how for tape in tapes],
+        "runs": [run.how for run in trace.runs],
         "ids": list(trace.minted),
         "clock": list(trace.clock_readings),
         "failure": event_json(trace.failure) if trace.failure is not None else None,

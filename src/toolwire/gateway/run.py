@@ -211,7 +211,7 @@ class Run:
                     self._note(batch, choice)
                     answer.fold(batch, choice)
                     if trace is not None:
-                        trace.folded(choice, batch)
+                        trace.sent(choice, batch)
             finally:
                 await batches.aclose()
         if answer.failure is not None:
