@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from toolwire.surfaces.http.watch import CONNECTION, Connection
 from toolwire.testing.served import served
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -114,3 +116,57 @@ async def test_a_header_can_not_break_its_line(value: bytes) -> None:
 async def test_a_body_that_is_not_as_long_as_said_ends_the_connection(messages: tuple[dict[str, Any], ...]) -> None:
     _, is_open = await written(says(start(200, (b"content-length", b"9")), *messages))
     assert not is_open
+
+
+STREAM = (b"content-type", b"text/event-stream")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: bool) -> None:
+    """A head that waits for its piece must not wait for long: nothing else tells the client that its request was taken."""
+    go_on = asyncio.Event()
+    writes: list[bytes] = []
+
+    class Streams(App):
+        async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+            if scope["type"] != "http":
+                return
+            cycle = send.__self__  # type: ignore[attr-defined]
+            transport = cycle.transport
+
+            def write(data: bytes) -> None:
+                writes.append(data)
+                transport.write(data)
+
+            cycle.transport = SimpleNamespace(write=write, is_closing=transport.is_closing, close=transport.close)
+            await receive()
+            await send(start(200, STREAM))
+            if waits:
+                await asyncio.wait_for(go_on.wait(), 5)
+            connection: Connection = scope[CONNECTION]
+            assert connection.write(b"one") and connection.write(b"two")
+            await send(body())
+
+    async def nothing(send: Send) -> None: ...
+
+    async with served(Streams(nothing)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ASKED)
+        if waits:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert b"transfer-encoding: chunked" in head and writes == [head]
+            go_on.set()
+            assert await asyncio.wait_for(reader.readexactly(8), 5) == b"3\r\none\r\n"
+        else:
+            assert await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 5)
+            assert writes[0].startswith(b"HTTP/1.1 200") and writes[0].endswith(b"\r\n\r\n3\r\none\r\n") and writes[1] == b"3\r\ntwo\r\n"
+        writer.close()
+
+
+async def test_a_stream_that_breaks_before_its_first_piece_ends_the_connection() -> None:
+    async def breaks(send: Send) -> None:
+        await send(start(200, STREAM))
+        raise RuntimeError("nothing came")
+
+    got, is_open = await written(breaks)
+    assert not is_open and (not got or b"transfer-encoding: chunked" in got)

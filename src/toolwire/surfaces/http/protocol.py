@@ -43,22 +43,32 @@ class TooManyRequests(Exception):
 
 
 class Cycle(RequestResponseCycle):
-    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado. The head of a whole answer goes out with its body."""
+    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado. A head goes out with the body, or with the stream's first
+    piece where that comes at once."""
 
     _head: bytes | None = None
-    """Waits for the body, which comes at once."""
+    """Waits for what goes out with it."""
 
     def write(self, block: bytes) -> bool:
         """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
         if not self.chunked_encoding or self.flow.write_paused or self.disconnected or self.response_complete or not block:
             return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(block), block))
+        head, self._head = self._head, None
+        self.transport.write(b"%b%x\r\n%b\r\n" % (head or b"", len(block), block))
         return True
+
+    def _write_head(self) -> None:
+        """Of a stream whose first piece lets wait."""
+        head, self._head = self._head, None
+        if head is not None and not self.disconnected and not self.transport.is_closing():
+            self.transport.write(head)
 
     async def send(self, message: Any) -> None:
         if self._head is not None:
-            await self._whole(self._head, message)
-            return
+            if not self.chunked_encoding:
+                await self._whole(self._head, message)
+                return
+            self._write_head()
         unusual = self.disconnected or self.flow.write_paused or not self.keep_alive or self.scope["method"] != "POST"
         if self.response_started or unusual or message["status"] in BARE:
             await super().send(message)
@@ -76,11 +86,9 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError("A header holds a line break.")
         self.response_started, self.waiting_for_100_continue = True, False
         self.chunked_encoding, self.expected_content_length = length is None, int(length or 0)
-        head = b"%b%b\r\n\r\n" % (STATUS_LINE[message["status"]], head)
+        self._head = b"%b%b\r\n\r\n" % (STATUS_LINE[message["status"]], head)
         if length is None:
-            self.transport.write(head)
-        else:
-            self._head = head
+            asyncio.get_running_loop().call_soon(self._write_head)
 
     async def _whole(self, head: bytes, message: Any) -> None:
         self._head = None
