@@ -61,7 +61,13 @@ def test_a_copy_stays_as_it_was(before: Kept, after: Kept) -> None:
 
 def test_many_rows_take_little_more_than_what_they_hold() -> None:
     made = _filled([(FRAME, b"x" * 50, b"")] * 5000)
-    assert made._data is not None and not made._few and sys.getsizeof(made._data) < 1.6 * 5000 * 50
+    assert made._full is not None and not made._few and sum(map(sys.getsizeof, made._full)) < 1.6 * 5000 * 50
+
+
+def test_rows_that_are_larger_than_a_buffer_keep_their_place() -> None:
+    kept: Kept = [(OUT, bytes([number]) * size, b"!" * (size // 3)) for number, size in enumerate([5, 9000, 8100, 8175, 8176, 1, 70_000, 3] * 4)]
+    kept.insert(20, (FRAME, ("sent", b"?"), b"x" * 9000))
+    assert _told(_filled(kept)) == kept
 
 
 def test_batches_count_for_what_they_refer_to() -> None:

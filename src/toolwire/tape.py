@@ -1,9 +1,8 @@
 """What happened in a turn, row after row, in the order in which it happened; kept small.
 
-A few rows are held as they came. Where there are more, bytes and pieces of text, as nearly all rows are, are copied to the end of one buffer. A
-stream touches little memory that way: thousands of small objects that live on, or a dozen buffers that grow side by side, would push everything
-else out of the processor's caches, and that costs a stream more than most of the work on it. Any other row is odd, and stays the object that it
-is. Standard library only.
+A few rows are held as they came. Where there are more, bytes and pieces of text, as nearly all rows are, are copied into a buffer. A stream touches
+little memory that way: thousands of small objects that live on, or a dozen buffers side by side, would push everything else out of the processor's
+caches, and that costs a stream more than most of the work on it. Any other row is odd, and stays the object that it is. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +27,9 @@ _HEAD = Struct("<dBII")
 _ODD = 2**32 - 1
 """In place of the first length: the row is not here."""
 _SAYING = frozenset({Text, Thought, Refusal})
-_head = _HEAD.pack
+_head, _head_into = _HEAD.pack, _HEAD.pack_into
+BUFFER = 8 * 1024
+"""Bytes. One that grew as long as a stream does would be copied again and again, and leave holes in the memory."""
 Row = tuple[float, int, Any, bytes]
 """Time, kind, what it is (bytes, or a tuple where it is odd), and the bytes that it became."""
 
@@ -36,24 +37,23 @@ Row = tuple[float, int, Any, bytes]
 class Tape:
     """`rows` is their number, `size` about how many bytes they hold, `looked_at` the size when somebody last looked at it."""
 
-    __slots__ = ("_data", "_few", "_odd", "looked_at", "rows", "size")
+    __slots__ = ("_data", "_few", "_full", "_odd", "_place", "looked_at", "rows", "size")
 
     def __init__(self) -> None:
         self._few: list[Any] = []  # the four members of a row, and so on
-        self._data: bytearray | None = None
+        self._data: bytearray | None = None  # the buffer that is being filled …
+        self._place = 0  # … up to here
+        self._full: list[bytes | bytearray] | None = None  # those before it
         self._odd: list[Any] | None = None
         self.rows = self.size = self.looked_at = 0
 
     def keep(self, kind: int, what: bytes, became: bytes = b"") -> None:
-        data = self._data
-        if data is None:
+        if self._data is None:
             self._few += (perf_counter(), kind, what, became)
             if self.rows >= FEW:
                 self._pack()
         else:
-            data += _head(perf_counter(), kind, len(what), len(became))
-            data += what
-            data += became
+            self._put(perf_counter(), kind, len(what), what, became)
         self.rows += 1
         self.size += len(what) + len(became) + _HEAD.size
 
@@ -75,37 +75,59 @@ class Tape:
 
     def _pack(self) -> None:
         few, self._few = self._few, []
-        self._data = data = bytearray()
+        self._data, self._full = bytearray(BUFFER), []
         for at, kind, what, became in zip(*(few[place::4] for place in range(4)), strict=True):
             if type(what) is bytes:
-                data += _head(at, kind, len(what), len(became)) + what + became
+                self._put(at, kind, len(what), what, became)
             else:
                 self._put_odd(at, kind, what, became)
 
+    def _put(self, at: float, kind: int, length: int, what: bytes, became: bytes) -> None:
+        data, begin = self._data, self._place
+        assert data is not None and self._full is not None
+        then = begin + _HEAD.size
+        between = then + len(what)
+        end = between + len(became)
+        if end <= BUFFER:
+            _head_into(data, begin, at, kind, length, len(became))
+            data[then:between] = what
+            data[between:end] = became
+            self._place = end
+            return
+        if begin:
+            self._full.append(data[:begin])
+            self._place = 0
+        if end - begin > BUFFER:
+            self._full.append(_head(at, kind, length, len(became)) + what + became)
+        else:
+            self._put(at, kind, length, what, became)
+
     def _put_odd(self, at: float, kind: int, what: tuple[Any, ...], became: bytes) -> None:
-        assert self._data is not None
         if self._odd is None:
             self._odd = []
         self._odd.append(what)
-        self._data += _head(at, kind, _ODD, len(became)) + became
+        self._put(at, kind, _ODD, b"", became)
 
     def all(self) -> Iterator[Row]:
         if self._data is None:
             yield from zip(*(self._few[place::4] for place in range(4)), strict=True)
             return
-        data, odd, place = bytes(self._data), iter(self._odd or ()), 0
-        while place < len(data):
-            at, kind, length, then = _HEAD.unpack_from(data, place)
-            place += _HEAD.size
-            what: Any = next(odd) if length == _ODD else data[place : place + length]
-            place += 0 if length == _ODD else length
-            yield at, kind, what, data[place : place + then]
-            place += then
+        odd = iter(self._odd or ())
+        for data in map(bytes, (*(self._full or ()), self._data[: self._place])):
+            place = 0
+            while place < len(data):
+                at, kind, length, then = _HEAD.unpack_from(data, place)
+                place += _HEAD.size
+                what: Any = next(odd) if length == _ODD else data[place : place + length]
+                place += 0 if length == _ODD else length
+                yield at, kind, what, data[place : place + then]
+                place += then
 
     def copy(self) -> Tape:
         other = copy(self)
         other._few = self._few[:]
         other._data = None if self._data is None else self._data[:]
+        other._full = None if self._full is None else self._full[:]
         other._odd = None if self._odd is None else self._odd[:]
         return other
 
