@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
@@ -22,11 +22,13 @@ from toolwire.config import JournalSettings, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.surfaces.http import logs
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.server import settle_memory
+from toolwire.surfaces.http.server import lighten_generators, settle_memory
 from toolwire.surfaces.http.watch import CONNECTION, Connection
 
 KEY = "sk-bench-0123456789"
 CHUNKS = 500
+WITHOUT = (("all", "memory", "info"), ("log", "memory", "warning"), ("journal", "off", "info"))
+"""What is left out, the journal's contents then, and the level of the log."""
 PLAIN = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
@@ -108,16 +110,13 @@ async def _ask(app: App, stream: bool) -> None:
     await app(scope, receive, send)
 
 
-async def _best(ask: Callable[[], Awaitable[None]], times: int, rounds: int) -> float:
-    """CPU microseconds of one, in the best round, what is done behind its answer included."""
-    found = []
-    for _ in range(rounds + 1):
-        began = time.process_time()
-        for _ in range(times):
-            await ask()
-            await asyncio.sleep(0)
-        found.append(1e6 * (time.process_time() - began) / times)
-    return min(found[1:])
+async def _took(app: App, stream: bool, times: int) -> float:
+    """CPU microseconds of one, what is done behind its answer included."""
+    began = time.process_time()
+    for _ in range(times):
+        await _ask(app, stream)
+        await asyncio.sleep(0)
+    return 1e6 * (time.process_time() - began) / times
 
 
 @contextmanager
@@ -134,13 +133,17 @@ def _logging(level: str) -> Iterator[None]:
 
 
 async def _measure(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    plain, chunk = {}, {}
-    for name, journal, level in (("all", "memory", "info"), ("log", "memory", "warning"), ("journal", "off", "info"), ("rest", "off", "warning")):
-        with _logging(level):
-            app = _app(journal)
-            plain[name] = await _best(lambda app=app: _ask(app, False), 300, rounds)  # type: ignore[misc]
-            chunk[name] = await _best(lambda app=app: _ask(app, True), 4, rounds) / CHUNKS  # type: ignore[misc]
-    return plain, chunk
+    """The best round of each, all side by side: what disturbs one disturbs the others."""
+    lighten_generators()
+    plain: dict[str, list[float]] = {}
+    chunk: dict[str, list[float]] = {}
+    apps = {journal: _app(journal) for journal in ("memory", "off")}
+    for _ in range(rounds + 1):
+        for name, journal, level in WITHOUT:
+            with _logging(level):
+                plain.setdefault(name, []).append(await _took(apps[journal], False, 300))
+                chunk.setdefault(name, []).append(await _took(apps[journal], True, 4) / CHUNKS)
+    return {name: min(found[1:]) for name, found in plain.items()}, {name: min(found[1:]) for name, found in chunk.items()}
 
 
 def run(rounds: int = 8) -> list[Row]:
