@@ -12,7 +12,7 @@ from toolwire.events import CallArgs, CallBegin, Event, Finish, Text
 from toolwire.tape import FEW, FRAME, OUT, RUN, Tape, batch_of
 
 some_bytes = some.binary(max_size=40)
-kinds = some.sampled_from((FRAME, OUT, RUN, RUN + 3, 255))
+kinds = some.sampled_from((FRAME, OUT, RUN, RUN + 3, 300))
 rows = some.lists(some.tuples(kinds, some.one_of(some_bytes, some.tuples(some.just("sent"), some_bytes)), some_bytes), max_size=4 * FEW)
 events: some.SearchStrategy[Event] = some.one_of(
     some.builds(Text, some.text(some.characters(exclude_categories=()), max_size=8)),

@@ -22,7 +22,7 @@ FEW = 16
 """So many rows are held as they came: turns that are no streams have no more."""
 FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 130, 100, 120
 """What Python itself needs around a frame, a batch and an event that are kept as they are."""
-_HEAD = Struct("<dBII")
+_HEAD = Struct("<dHII")
 """Of a row in the buffer: its time, its kind, and how many bytes it has, of each of its two parts."""
 _ODD = 2**32 - 1
 """In place of the first length: the row is not here."""

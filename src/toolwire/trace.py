@@ -35,7 +35,7 @@ REQUEST_COPIES = 3
 READ = "read"
 """The label of what was read of a network: nearly every frame of a stream."""
 EACH_BYTES = 32 * 1024
-"""When so much came of one kind, it is looked how much there is in all."""
+"""When so much came, it is looked how much there is in all."""
 _NOTHING = Turn("chat", "", ())
 _TOLD_AGAIN = ("none", "native")
 """Ways to serve a turn that need nothing but the request to be planned."""
@@ -169,7 +169,7 @@ class Trace:
 
     def begin_run(self, how: str) -> TracedRun:
         """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
-        run = TracedRun(min(RUN + len(self.runs), 255), how, perf_counter(), self.through)
+        run = TracedRun(RUN + len(self.runs), how, perf_counter(), self.through)
         self.runs += (run,)
         return run
 
@@ -178,30 +178,43 @@ class Trace:
     def batch(self, run: TracedRun, batch: list[Event]) -> None:
         """A batch of a backend's run, before anything looks at it."""
         if self.recording:
-            self.tape.keep_batch(run.kind, batch)
-            if self.tape.size > self.tape.looked_at + EACH_BYTES:
-                self.weigh()
+            try:
+                self.tape.keep_batch(run.kind, batch)
+                self._look()
+            except Exception:
+                self._break_off()
 
     def frame(self, label: str, data: Any) -> None:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
-            tape = self.tape
-            if type(data) is bytes and label == READ:
-                tape.keep(FRAME, data)
-            else:
-                tape.keep_odd(FRAME, (label, data), FRAME_BYTES + weight(data))
-            if tape.size > tape.looked_at + EACH_BYTES:
-                self.weigh()
+            try:
+                if type(data) is bytes and label == READ:
+                    self.tape.keep(FRAME, data)
+                else:
+                    self.tape.keep_odd(FRAME, (label, data), FRAME_BYTES + weight(data))
+                self._look()
+            except Exception:
+                self._break_off()
 
     def sent(self, choice: int, events: list[Event], became: bytes = b"") -> None:
         """The events of a choice after policy, and the bytes of the stream that they became, if any."""
         if self.recording:
-            tape = self.tape
-            tape.keep_batch(OUT, events, choice, became)
-            if tape.size > tape.looked_at + EACH_BYTES:
-                self.weigh()
+            try:
+                self.tape.keep_batch(OUT, events, choice, became)
+                self._look()
+            except Exception:
+                self._break_off()
 
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self.tape.size > self.tape.looked_at + EACH_BYTES:
+            self.weigh()
+
+    def _break_off(self) -> None:
+        """Who only watches must not change what is watched."""
+        log.exception("a turn could not be watched further")
+        self.stop(cut=True)
 
     def weigh(self) -> None:
         """Counts what came since the last time."""
@@ -218,12 +231,10 @@ class Trace:
     def _grow(self, size: int) -> None:
         self.size += size
         try:
-            may_go_on = self.grown(self, size)
-        except Exception:  # who only watches must not change what is watched
-            log.exception("a turn could not be watched further")
-            may_go_on = False
-        if not may_go_on:
-            self.stop(cut=True)
+            if not self.grown(self, size):
+                self.stop(cut=True)
+        except Exception:
+            self._break_off()
 
     def stop(self, cut: bool = False) -> None:
         """Nothing more is kept."""

@@ -27,7 +27,8 @@ from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.gateway.recording import Recording, got, masked, write, wrote
 from toolwire.gateway.segments import Segments, TurnRecord
 from toolwire.gateway.store import Store
-from toolwire.tape import FRAME
+from toolwire.ids import counting_ids
+from toolwire.tape import FRAME, Tape
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 from toolwire.trace import frame_tap
@@ -302,6 +303,62 @@ async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(what: str, monk
         trace.grown = getattr(journal_of(gateway), "_grown")  # noqa: B009 - as it is now
     blocks += [block async for block in reply.stream]
     assert b"".join(blocks).count(b'"content":"x"') == 1000 and blocks[-1].endswith(b"[DONE]\n\n")
+
+
+@pytest.mark.parametrize("what", ["keep", "keep_odd"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_tape_that_breaks_costs_no_turn(what: str, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    gateway = scripted("say hello\nusage 3 2")
+    monkeypatch.setattr(Tape, what, _fail)
+    answer = await gateway.respond(
+        "chat", json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}).encode(), Caller()
+    )
+    said = answer.body or b"".join([block async for block in answer.stream or ()])  # type: ignore[union-attr]
+    assert b"hello" in said
+    assert journal_of(gateway).records()[0].status == 200
+    assert "a turn could not be watched further" in caplog.text or (what, stream) == ("keep", False)
+
+
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("chat", {}),
+    "tools": ("chat", {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}], "seed": 7}),
+    "custom tool": ("chat", {"tools": [{"type": "custom", "custom": {"name": "write"}}]}),
+    "format": ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}}),
+    "calls in the history": (
+        "chat",
+        {
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "c", "content": "seen"},
+            ]
+        },
+    ),
+    "responses": ("responses", {"input": "hi", "instructions": "be short", "metadata": {"a": "b"}}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+async def test_what_a_trace_does_not_keep_is_told_again_as_it_was(name: str, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn and plan are made anew from the request's bytes where nothing else is needed: they must be what they were."""
+    api, more = REQUESTS[name]
+    told = []
+    for kept in (tracing._TOLD_AGAIN, ()):
+        monkeypatch.setattr(tracing, "_TOLD_AGAIN", kept)
+        gateway = Gateway(
+            Settings(), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hello", tools=tools))}, ids=counting_ids(), clock=lambda: 5.0
+        )
+        asked = {"model": "m", **({} if api == "responses" else {"messages": [{"role": "user", "content": "hi"}]}), **more}
+        await gateway.respond(api, json.dumps(asked).encode(), Caller())  # type: ignore[arg-type]
+        journal = journal_of(gateway)
+        (record,) = journal.records()
+        trace = journal._kept[record.id]
+        assert trace.again == (bool(kept) and record.strategy in kept)
+        recording = await journal.recording(record.id)
+        assert recording is not None
+        told.append(({**recording.request, "at": 0}, recording.plans))
+    assert told[0] == told[1]
 
 
 async def test_a_listener_that_fails_costs_no_turn(caplog: pytest.LogCaptureFixture) -> None:

@@ -267,11 +267,9 @@ class _Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         self._timer = None
-        if self._waiter is None or self._waiter.done():
+        if self._waiter is None or self._waiter.done() or not self._read_s:
             return
         due = self._waited_since + self._read_s
-        if not self._read_s:
-            return
         if due > self._direct.loop.time():
             self._look_at(due)
         else:

@@ -56,6 +56,7 @@ SHARED = {
 """Fields that many turns have in common, and what a summary calls them: a line of text tells them together."""
 OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 """Fields that are each turn's own, and in whose values nobody else had a say."""
+CALLED = ("has_tool_calls", "tool_call_count", "tool_call_names", "tool_call_ids", "tool_call_truncated", "dropped")
 _shared, _own = attrgetter(*SHARED.values()), attrgetter(*OWN)
 MOST_COMMON, LONGEST_COMMON = 256, 2048
 _OWN_ID = re.compile(r"req_[0-9a-f]{24}")
@@ -212,18 +213,21 @@ class _Formatter(logging.Formatter):
     def _turn(self, record: TurnLine) -> str:
         """As any other line with fields; but what most turns have in common is put into words, and masked, once."""
         summary = record.summary
-        if summary.tool_call_count or summary.tool_call_truncated or summary.dropped or record.node:
-            return self._masked(self._line(record, record.fields), _words(summary))
         key = _shared(summary)
         common = self._common.get(key)
         if common is None:
             common = self._common_words(key, record.fields)
-        own = " ".join([f"{name}={value}" for name, value in zip(OWN, _own(summary), strict=True) if value])
-        first = "" if summary.first_byte_s is None else f"first_byte_ms={summary.first_byte_s * 1000:.2f} "
-        id = summary.request_id
+        own = [f"{name}={value}" for name, value in zip(OWN, _own(summary), strict=True) if value]
+        if summary.tool_call_count or summary.tool_call_truncated or summary.dropped:
+            fields = record.fields
+            called = " ".join(_shown((name, fields[name]) for name in CALLED))
+            own.append(called if self._mask is None else self._mask.text(called))
+        if summary.first_byte_s is not None:
+            own.append(f"first_byte_ms={summary.first_byte_s * 1000:.2f}")
+        id, node = summary.request_id, f"node={record.node} " if record.node else ""
         if not _OWN_ID.fullmatch(id):
-            id = self._masked(_plain(id), id)
-        told = f"request_id={id} {common} {own} {first}duration_ms={summary.duration_s * 1000:.2f}"
+            id = _plain(id) if self._mask is None else self._mask.text(_plain(id))
+        told = f"{node}request_id={id} {common} {' '.join(own)} duration_ms={summary.duration_s * 1000:.2f}"
         return f"{self.formatTime(record)} {record.levelname} turn {told}"
 
     def _common_words(self, key: tuple[Any, ...], fields: dict[str, Any]) -> str:
@@ -234,10 +238,6 @@ class _Formatter(logging.Formatter):
         if len(words) <= LONGEST_COMMON:
             self._common[key] = words
         return words
-
-    def _masked(self, line: str, words: str) -> str:
-        """`words` are all of the line that a client, or a model, had a say in."""
-        return line if self._mask is None or not self._mask.spans(words) else self._mask.text(line)
 
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is None:
@@ -255,7 +255,8 @@ class _Formatter(logging.Formatter):
 
 class _JsonFormatter(_Formatter):
     def _turn(self, record: TurnLine) -> str:
-        return self._masked(record.getMessage(), _words(record.summary))
+        line = record.getMessage()
+        return line if self._mask is None or not self._mask.spans(_words(record.summary)) else self._mask.text(line)
 
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is not None:
