@@ -240,5 +240,8 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     expect(jump).to_be_hidden()
     height = view.evaluate("node => node.scrollHeight")
     page.wait_for_function(f"([node, height]) => node.scrollHeight > height + 100 && ({from_end})(node) < 60", arg=[handle, height])  # it holds again
+    view.hover()
+    page.mouse.wheel(0, -30)  # a little is enough
+    expect(jump).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(answer(page)).to_contain_text("Stopped.")

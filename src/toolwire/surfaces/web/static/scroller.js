@@ -3,6 +3,7 @@
 import { h, icon } from './dom.js'
 
 const NEAR = 48
+const UPWARDS = new Set(['ArrowUp', 'PageUp', 'Home'])
 
 export class Scroller {
   constructor(content) {
@@ -10,9 +11,18 @@ export class Scroller {
     this.top = 0
     this.node = h(
       'div',
-      { class: 'chat-scroll scroll', tabindex: '0', role: 'region', 'aria-label': 'Conversation', onscroll: () => this.scrolled() },
+      {
+        class: 'chat-scroll scroll',
+        tabindex: '0',
+        role: 'region',
+        'aria-label': 'Conversation',
+        onscroll: () => this.scrolled(),
+        onkeydown: (event) => event.target === this.node && UPWARDS.has(event.key) && this.wanted(this.node),
+      },
       content,
     )
+    const turned = (event) => event.deltaY < 0 && !event.ctrlKey && this.wanted(event.target)
+    this.node.addEventListener('wheel', turned, { passive: true })
     this.button = h(
       'button',
       { type: 'button', class: 'button chat-jump', hidden: true, onclick: () => this.toEnd() },
@@ -24,11 +34,20 @@ export class Scroller {
     this.watch.observe(this.node)
   }
 
+  /** Upwards lets go, however little; back to the end holds again. What shrank moves the view too, but leaves it at its end. */
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.node
-    if (scrollHeight - scrollTop - clientHeight < NEAR) this.pin(true)
-    else if (scrollTop < this.top - 2) this.pin(false)
+    const moved = scrollTop - this.top
+    const left = scrollHeight - scrollTop - clientHeight
     this.top = scrollTop
+    if (moved > 0 && left < NEAR) this.pin(true)
+    else if (moved < -1 && left > 1) this.pin(false)
+  }
+
+  /** The person turns upwards. A browser moves there step by step, and following the next line would take the first step back, and with it all the others. */
+  wanted(target) {
+    for (let node = target; node !== this.node; node = node.parentElement) if (node.scrollTop > 0) return // that one moves, not the view
+    if (this.node.scrollTop > 0) this.pin(false)
   }
 
   pin(on) {
@@ -39,7 +58,9 @@ export class Scroller {
   }
 
   grown() {
-    if (this.pinned) this.node.scrollTop = this.node.scrollHeight
+    if (!this.pinned) return
+    this.node.scrollTop = this.node.scrollHeight
+    this.top = this.node.scrollTop
   }
 
   /** To the end, and stay there. */
