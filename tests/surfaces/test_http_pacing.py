@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+import pytest
 
 from toolwire.surfaces.http.pacing import AT_ONCE, HELD_S, Pace
 
@@ -18,11 +17,19 @@ def test_the_first_refusals_of_a_second_are_answered_at_once_and_further_ones_wa
     assert pace.wait_s("a") == 0.0, "a new second"
 
 
-async def test_only_refusals_of_keys_and_limits_are_paced() -> None:
-    pace = Pace()
-    began = time.monotonic()
+async def test_only_refusals_of_keys_and_limits_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(wait_s: float) -> None:
+        slept.append(wait_s)
+
+    monkeypatch.setattr("toolwire.surfaces.http.pacing.asyncio.sleep", sleep)
+    pace = Pace(lambda: 100.0)
     for status in (200, 400, 404, 503):
-        await asyncio.gather(*(pace.hold(status, "a") for _ in range(AT_ONCE * 10)))
-    assert time.monotonic() - began < HELD_S
-    await asyncio.gather(*(pace.hold(429, "a") for _ in range(AT_ONCE * 2)))
-    assert time.monotonic() - began >= HELD_S
+        for _ in range(AT_ONCE * 10):
+            await pace.hold(status, "a")
+    assert not slept
+    for status in (401, 429):
+        for _ in range(AT_ONCE):
+            await pace.hold(status, "a")
+    assert slept == [HELD_S] * AT_ONCE
