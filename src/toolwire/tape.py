@@ -1,14 +1,17 @@
-"""What happened in a turn, row after row, in the order in which it happened; kept small.
+"""What happened in a turn, row after row, each with its time; kept small, and cheap to keep.
 
-A few rows are held as they came. Where there are more, bytes and pieces of text, as nearly all rows are, are copied into a buffer. A stream touches
-little memory that way: thousands of small objects that live on, or a dozen buffers side by side, would push everything else out of the processor's
-caches, and that costs a stream more than most of the work on it. Any other row is odd, and stays the object that it is. Standard library only.
+Nearly every row of a stream is a frame of bytes, or a piece of text and the bytes that it became. Whoever has one appends it to a `Lane`: a call of
+a function of ours would cost more than the row. When a lane has `FEW` of them, they are copied, all at once, into pages: a stream touches little
+memory that way, where thousands of small objects that live on would push everything else out of the processor's caches. Any other row is odd, and
+stays the object that it is. Who looks gets all rows in the order of their times. Standard library only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
+from functools import cache
+from operator import itemgetter
 from struct import Struct
 from time import perf_counter
 from typing import Any
@@ -18,123 +21,137 @@ from toolwire.events import CallArgs, Event, Refusal, Text, Thought
 FRAME, OUT, RUN = 0, 1, 2
 """Kinds of rows: a frame of the backend's wire; events that went out, with the bytes that they became; a batch of the first run of the backend. The
 runs behind it count up from there."""
-FEW = 16
-"""So many rows are held as they came: turns that are no streams have no more."""
-FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 130, 100, 120
-"""What Python itself needs around a frame, a batch and an event that are kept as they are."""
-_HEAD = Struct("<dHII")
-"""Of a row in the buffer: its time, its kind, and how many bytes it has, of each of its two parts."""
-_ODD = 2**32 - 1
-"""In place of the first length: the row is not here."""
+FEW, LARGE = 16, 4 * 1024
+"""A lane is packed when it has so many rows, or has got one of so many bytes."""
+ROW_BYTES, FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 18, 130, 100, 120
+"""What is needed around a row, and, where they are odd, around a frame, a batch and an event."""
+PAGE = 8 * 1024
+"""Bytes. All pages are alike, so that what one turn lets go of is what the next one needs: buffers as long as their streams leave holes in memory."""
+_BLOCK = Struct("<HHI")
+"""Of rows that are packed together: their kind, how many they are, and how many bytes all of them take before what they became."""
 _SAYING = frozenset({Text, Thought, Refusal})
-_head, _head_into = _HEAD.pack, _HEAD.pack_into
-BUFFER = 8 * 1024
-"""Bytes. One that grew as long as a stream does would be copied again and again, and leave holes in the memory."""
 Row = tuple[float, int, Any, bytes]
-"""Time, kind, what it is (bytes, or a tuple where it is odd), and the bytes that it became."""
+"""Time, kind, what it is (bytes of a frame, the text of a piece, or a tuple where it is odd), and the bytes that it became."""
+
+
+class Lane(list[tuple[float, Any, bytes]]):
+    """Rows of one kind that are not packed yet: time, bytes or text, and the bytes that it became. Who appends has it packed when it is full."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: int) -> None:
+        super().__init__()
+        self.kind = kind
 
 
 class Tape:
-    """`rows` is their number, `size` about how many bytes they hold, `looked_at` the size when somebody last looked at it."""
+    """`counted` is about how many bytes the rows hold that are packed or odd, `looked_at` how many they were when somebody last looked at it."""
 
-    __slots__ = ("_data", "_few", "_full", "_odd", "_place", "looked_at", "rows", "size")
+    __slots__ = ("_lanes", "_odd", "_packed", "_pages", "_place", "counted", "looked_at")
 
     def __init__(self) -> None:
-        self._few: list[Any] = []  # the four members of a row, and so on
-        self._data: bytearray | None = None  # the buffer that is being filled …
-        self._place = 0  # … up to here
-        self._full: list[bytes | bytearray] | None = None  # those before it
-        self._odd: list[Any] | None = None
-        self.rows = self.size = self.looked_at = 0
+        self._lanes: tuple[Lane, ...] = ()
+        self._odd: list[Row] = []
+        self._packed = 0  # how many rows are in the pages
+        self._pages: list[bytearray] | None = None
+        self._place = PAGE  # up to here the last of them is full
+        self.counted = self.looked_at = 0
 
-    def keep(self, kind: int, what: bytes, became: bytes = b"") -> None:
-        if self._data is None:
-            self._few += (perf_counter(), kind, what, became)
-            if self.rows >= FEW:
-                self._pack()
-        else:
-            self._put(perf_counter(), kind, len(what), what, became)
-        self.rows += 1
-        self.size += len(what) + len(became) + _HEAD.size
+    @property
+    def rows(self) -> int:
+        """Their number."""
+        return self._packed + len(self._odd) + sum(map(len, self._lanes))
+
+    @property
+    def size(self) -> int:
+        """About how many bytes all rows hold."""
+        return self.counted + sum(ROW_BYTES + len(what) + len(became) for lane in self._lanes for _, what, became in lane)
+
+    def lane(self, kind: int) -> Lane:
+        """Where rows of bytes or text go."""
+        for lane in self._lanes:
+            if lane.kind == kind:
+                return lane
+        lane = Lane(kind)
+        self._lanes += (lane,)
+        return lane
 
     def keep_odd(self, kind: int, what: tuple[Any, ...], size: int, became: bytes = b"") -> None:
         """`size`: of what the row refers to."""
-        if self._data is None:
-            self._few += (perf_counter(), kind, what, became)
-        else:
-            self._put_odd(perf_counter(), kind, what, became)
-        self.rows += 1
-        self.size += size + len(became) + _HEAD.size
+        self._odd.append((perf_counter(), kind, what, became))
+        self.counted += size + len(became) + ROW_BYTES
 
     def keep_batch(self, kind: int, batch: list[Event], choice: int = 0, became: bytes = b"") -> None:
-        """One piece of the first choice's text is a row of bytes; any other batch is odd: its choice, and its events."""
+        """One piece of the first choice's text is a row of text; any other batch is odd: its choice, and its events."""
         if len(batch) == 1 and type(batch[0]) is Text and not choice:
-            self.keep(kind, batch[0].text.encode("utf-8", "surrogatepass"), became)
+            lane = self.lane(kind)
+            lane.append((perf_counter(), batch[0].text, became))
+            if len(lane) >= FEW or len(became) > LARGE:
+                self.pack(lane)
         else:
             self.keep_odd(kind, (choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)), became)
 
-    def _pack(self) -> None:
-        few, self._few = self._few, []
-        self._data, self._full = bytearray(BUFFER), []
-        for at, kind, what, became in zip(*(few[place::4] for place in range(4)), strict=True):
-            if type(what) is bytes:
-                self._put(at, kind, len(what), what, became)
-            else:
-                self._put_odd(at, kind, what, became)
+    def pack(self, lane: Lane) -> None:
+        """Empties a lane."""
+        at, what, became = zip(*lane, strict=True)
+        data = b"".join(what) if lane.kind == FRAME else "".join(what).encode("utf-8", "surrogatepass")
+        count = len(lane)
+        head = _BLOCK.pack(lane.kind, count, len(data)) + _lengths(count).pack(*at, *map(len, what), *map(len, became))
+        block = b"".join((head, data, *became))
+        self._put(block)
+        self._packed += count
+        self.counted += len(block)
+        lane.clear()
 
-    def _put(self, at: float, kind: int, length: int, what: bytes, became: bytes) -> None:
-        data, begin = self._data, self._place
-        assert data is not None and self._full is not None
-        then = begin + _HEAD.size
-        between = then + len(what)
-        end = between + len(became)
-        if end <= BUFFER:
-            _head_into(data, begin, at, kind, length, len(became))
-            data[then:between] = what
-            data[between:end] = became
-            self._place = end
-            return
-        if begin:
-            self._full.append(data[:begin])
-            self._place = 0
-        if end - begin > BUFFER:
-            self._full.append(_head(at, kind, length, len(became)) + what + became)
-        else:
-            self._put(at, kind, length, what, became)
+    def _put(self, block: bytes) -> None:
+        pages = self._pages = self._pages or []
+        left = memoryview(block)
+        while left:
+            if self._place == PAGE:
+                pages.append(bytearray(PAGE))
+                self._place = 0
+            part = left[: PAGE - self._place]
+            pages[-1][self._place : self._place + len(part)] = part
+            self._place += len(part)
+            left = left[len(part) :]
 
-    def _put_odd(self, at: float, kind: int, what: tuple[Any, ...], became: bytes) -> None:
-        if self._odd is None:
-            self._odd = []
-        self._odd.append(what)
-        self._put(at, kind, _ODD, b"", became)
+    def all(self) -> list[Row]:
+        waiting = ((at, lane.kind, what, became) for lane in self._lanes for at, what, became in lane)
+        return sorted((*self._unpacked(), *self._odd, *waiting), key=itemgetter(0))
 
-    def all(self) -> Iterator[Row]:
-        if self._data is None:
-            yield from zip(*(self._few[place::4] for place in range(4)), strict=True)
-            return
-        odd = iter(self._odd or ())
-        for data in map(bytes, (*(self._full or ()), self._data[: self._place])):
-            place = 0
-            while place < len(data):
-                at, kind, length, then = _HEAD.unpack_from(data, place)
-                place += _HEAD.size
-                what: Any = next(odd) if length == _ODD else data[place : place + length]
-                place += 0 if length == _ODD else length
-                yield at, kind, what, data[place : place + then]
-                place += then
+    def _unpacked(self) -> Iterator[Row]:
+        data, place, left = b"".join(self._pages or ()), 0, self._packed
+        while left:
+            kind, count, size = _BLOCK.unpack_from(data, place)
+            lengths = _lengths(count)
+            numbers = lengths.unpack_from(data, place + _BLOCK.size)
+            place += _BLOCK.size + lengths.size
+            all_of_them: bytes | str = data[place : place + size]
+            if kind != FRAME:
+                all_of_them = all_of_them.decode("utf-8", "surrogatepass")  # type: ignore[union-attr]
+            begin, place = 0, place + size
+            for at, length, then in zip(numbers[:count], numbers[count : 2 * count], numbers[2 * count :], strict=True):
+                yield at, kind, all_of_them[begin : begin + length], data[place : place + then]
+                begin, place = begin + length, place + then
+            left -= count
 
     def copy(self) -> Tape:
         other = copy(self)
-        other._few = self._few[:]
-        other._data = None if self._data is None else self._data[:]
-        other._full = None if self._full is None else self._full[:]
-        other._odd = None if self._odd is None else self._odd[:]
+        other._lanes = tuple(map(copy, self._lanes))
+        other._pages = None if self._pages is None else [*self._pages[:-1], self._pages[-1][:]]
+        other._odd = self._odd[:]
         return other
+
+
+@cache
+def _lengths(count: int) -> Struct:
+    """Of so many rows: their times, and how long each is, and what it became."""
+    return Struct(f"<{count}d{count}I{count}I")
 
 
 def batch_of(what: Any) -> tuple[int, tuple[Event, ...]]:
     """The choice and the events of a row."""
-    return (0, (Text(what.decode("utf-8", "surrogatepass")),)) if type(what) is bytes else (what[0], what[1:])
+    return (0, (Text(what),)) if type(what) is str else (what[0], what[1:])
 
 
 # --- how much is held --------------------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """What one turn was made of: references with times, appended while it runs, and nothing formatted until somebody asks.
 
-Rules: a tap costs an append. What is kept is bounded by rows and bytes; beyond them the trace stops and says that it was `cut`. A tap never raises,
-and changes nothing of what it sees. `current` is the trace of the request that is being answered: a backend that has a wire of its own asks for it
-once, when a run or a segment begins, and hands it what it reads. Standard library only.
+Rules: a tap costs an append, and in a stream no more than that (`Lane`). What is kept is bounded by rows and bytes; beyond them the trace stops and
+says that it was `cut`. A tap never raises, and changes nothing of what it sees. `current` is the trace of the request that is being answered: a
+backend that has a wire of its own asks for it once, when a run or a segment begins, and hands it what it reads. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolwire.events import Event
-from toolwire.tape import FRAME, FRAME_BYTES, OUT, RUN, Tape, weight
+from toolwire.tape import FRAME, FRAME_BYTES, OUT, RUN, Lane, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -48,10 +48,16 @@ current: ContextVar[Trace | None] = ContextVar("current", default=None)
 FrameTap = Callable[[str, Any], None]
 
 
+def watched() -> Trace | None:
+    """For a backend: the trace of the run that begins now, None when nobody watches."""
+    trace = current.get()
+    return trace if trace is not None and trace.recording else None
+
+
 def frame_tap() -> FrameTap | None:
     """For a backend: what takes the raw frames of the run that begins now, None when nobody watches."""
-    trace = current.get()
-    return trace.frame if trace is not None and trace.recording else None
+    trace = watched()
+    return None if trace is None else trace.frame
 
 
 class TracedRun(NamedTuple):
@@ -188,10 +194,7 @@ class Trace:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
             try:
-                if type(data) is bytes and label == READ:
-                    self.tape.keep(FRAME, data)
-                else:
-                    self.tape.keep_odd(FRAME, (label, data), FRAME_BYTES + weight(data))
+                self.tape.keep_odd(FRAME, (label, data), FRAME_BYTES + weight(data))
                 self._look()
             except Exception:
                 self._break_off()
@@ -205,10 +208,24 @@ class Trace:
             except Exception:
                 self._break_off()
 
+    def lane(self, kind: int) -> Lane:
+        """Where a stream's frames (what was read, as it was read) or its pieces of text go, without a call of a tap …"""
+        return self.tape.lane(kind)
+
+    def pack(self, lane: Lane) -> None:
+        """… and what who fills it calls when it is full."""
+        try:
+            if self.recording:
+                self.tape.pack(lane)
+                self._look()
+        except Exception:
+            self._break_off()
+        lane.clear()
+
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        if self.tape.size > self.tape.looked_at + EACH_BYTES:
+        if self.tape.counted > self.tape.looked_at + EACH_BYTES:
             self.weigh()
 
     def _break_off(self) -> None:
@@ -222,7 +239,7 @@ class Trace:
             return
         tape = self.tape
         size = tape.size + (0 if self.whole is None else len(self.whole))
-        tape.looked_at = tape.size
+        tape.looked_at = tape.counted
         grown, self._weighed = size - self._weighed, size
         self._grow(grown)
         if self.size >= MOST_BYTES or tape.rows >= MOST_ROWS:

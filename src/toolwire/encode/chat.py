@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolwire.encode.order import CALL_KINDS, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.encode.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.encode.sse import DONE, comment_frame, data_frame, encode, joined, json_bytes, scrub
 from toolwire.errors import ToolwireError, error_object
-from toolwire.events import Event, Failure, Usage
+from toolwire.events import Event, Failure, Text, Usage
 from toolwire.ids import IdFactory
 
 SERVICE_TIER = "default"
@@ -97,6 +97,7 @@ class ChatEncoder:
     ) -> None:
         self.failure: Failure | None = None
         self._choices = _Choices(ids, legacy=legacy, choices=choices)
+        self._first = self._choices.orders[0]
         self._include_usage = include_usage
         envelope = {"id": id, "object": "chat.completion.chunk", "created": created, "model": turn_model, "service_tier": SERVICE_TIER}
         self._envelope = b"data: " + encode(envelope)[:-1]
@@ -116,11 +117,17 @@ class ChatEncoder:
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """The frames of a batch of events, empty when the batch gives nothing to send."""
-        order = self._choices.orders[choice]
-        if piece := order.piece(events):
-            before, behind = self._around[choice]
-            return b"%b%b%b" % (before, encode(piece), behind)
-        return self._frames(order.feed(events), choice)
+        return self._frames(self._choices.orders[choice].feed(events), choice)
+
+    def say(self, text: str) -> bytes:
+        """As `feed`, for a piece of text of the first choice: nearly every batch of a stream."""
+        if self._first.row is not IN_TEXT or not text:
+            return self.feed([Text(text)])
+        before, behind = self._around[0]
+        try:
+            return b"%b%b%b" % (before, json_bytes(text), behind)
+        except UnicodeEncodeError:
+            return b"%b%b%b" % (before, json_bytes(scrub(text)), behind)
 
     def finish(self, comment: str | None = None) -> bytes:
         """The end: the comment as a block of its own, usage where it was asked for, `[DONE]`; or the error that ended the run."""

@@ -11,7 +11,7 @@ run that stops without an end is a failure. `Usage` and `Dropped` are remembered
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -104,7 +104,8 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
 TABLE = _expanded()
 _JUST_DELTA: Actions = (DELTA,)
-_IN_TEXT = TABLE["text"]
+IN_TEXT = TABLE["text"]
+"""The row of an order whose open item is a text."""
 
 
 # --- the engine --------------------------------------------------------------------------------------------------------------------------------
@@ -119,7 +120,8 @@ class Order:
         self.dropped: dict[str, int] = {}
         self._ids = ids
         self._single_call = single_call
-        self._row = TABLE["idle"]
+        self.row = TABLE["idle"]
+        """The table's row of the state that the run is in."""
         self._item = Item("text", -1)
         self._items = 0
         self._source = -1  # the backend's index of the open call
@@ -127,15 +129,7 @@ class Order:
 
     @property
     def ended(self) -> bool:
-        return self._row is TABLE["ended"]
-
-    def piece(self, events: Sequence[Event]) -> str:
-        """One more piece of the text that is open, where the events are just that, as they nearly always are. Else nothing: then `feed` them."""
-        if self._row is _IN_TEXT and len(events) == 1:
-            event = events[0]
-            if type(event) is Text:
-                return event.text
-        return ""
+        return self.row is TABLE["ended"]
 
     def feed(self, events: Iterable[Event]) -> list[Step]:
         steps: list[Step] = []
@@ -148,7 +142,7 @@ class Order:
                 symbol = "args" if text and event.index == self._source else "stray" if text else "nothing"
             else:
                 symbol, text = self._read(event)
-            actions = self._row[symbol]
+            actions = self.row[symbol]
             if actions == _JUST_DELTA:  # nearly every event
                 steps.append(Delta(self._item, text))
                 self._bare = False
@@ -163,7 +157,7 @@ class Order:
 
     def stop(self) -> None:
         """Nothing more may be sent: a sibling has failed and taken the whole answer with it."""
-        self._row = TABLE["ended"]
+        self.row = TABLE["ended"]
 
     def _read(self, event: Event) -> tuple[str, str]:
         """The table's symbol for any event but Text and CallArgs, and the text it carries."""
@@ -224,7 +218,7 @@ class Order:
         return "refusal" if isinstance(event, Refusal) else "text"
 
     def _enter(self, state: str, source: int = -1) -> None:
-        self._row = TABLE[state]
+        self.row = TABLE[state]
         self._source = source
         self._bare = False
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolwire.encode.order import Close, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.encode.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.encode.sse import comment_frame, encode, joined, json_bytes, scrub
 from toolwire.errors import response_error
-from toolwire.events import Event, Failure, Usage
+from toolwire.events import Event, Failure, Text, Usage
 from toolwire.ids import IdFactory
 from toolwire.turn import ToolSpec, Turn
 
@@ -231,9 +231,11 @@ class ResponsesEncoder:
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """The frames of a batch of events, empty when the batch gives nothing to send."""
-        if piece := self._order.piece(events):
-            return b"".join(self._delta(piece))
         return self._frames(self._order.feed(events))
+
+    def say(self, text: str) -> bytes:
+        """As `feed`, for a piece of text: nearly every batch of a stream."""
+        return b"".join(self._delta(text)) if self._order.row is IN_TEXT and text else self.feed([Text(text)])
 
     def finish(self, comment: str | None = None) -> bytes:
         """The end: what is still open closes, the comment as a block of its own, the terminal event."""

@@ -9,6 +9,7 @@ Rules kept here:
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import msgspec
@@ -81,6 +82,7 @@ class SseEvent(NamedTuple):
 
 
 _BOM = b"\xef\xbb\xbf"
+_one_event = re.compile(rb"data: ([^\r\n]*+)\n\n").fullmatch
 
 
 class SseReader:
@@ -95,16 +97,19 @@ class SseReader:
         self._size = 0
         self._after_cr = False
         self._head: bytes | None = b""  # the first bytes, until it is known whether they are a byte order mark
+        self._resting = False  # nothing is pending, and the last block was of the usual kind
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
         """The events that this block completes. Raises `ToolwireError` of kind `backend` when an event outgrows the limit."""
+        if self._resting and len(block) <= self._limit and (one := _one_event(block)):  # the usual read: one event, of one line of data …
+            return [one[1]]
         if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and len(block) <= self._limit and self._at_rest():
             self._head = None
-            if block.find(b"\n") == len(block) - 2:  # the usual read: one event, of one line of data …
-                return [block[6:-2]]
             whole_events = block[6:-2].split(b"\n\ndata: ")
             if block.count(b"\n") == 2 * len(whole_events):  # … or several such
+                self._resting = True
                 return list(whole_events)
+        self._resting = False
         if self._head is not None:
             block = self._behind_mark(block)
         if self._after_cr and block:

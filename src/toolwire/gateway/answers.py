@@ -53,6 +53,11 @@ class ChatAnswer:
         """For a stream: what makes a batch of a choice into bytes."""
         return self._writer.feed  # type: ignore[union-attr]
 
+    @property
+    def say(self) -> Callable[[str], bytes]:
+        """As `writer`, for a piece of text of the only choice."""
+        return self._writer.say  # type: ignore[union-attr]
+
     async def end(self, comment: str | None) -> bytes:
         return self._writer.finish(comment)  # type: ignore[union-attr]
 
@@ -98,6 +103,10 @@ class ResponsesAnswer:
     @property
     def writer(self) -> Callable[[list[Event], int], bytes]:
         return self._encoder.feed
+
+    @property
+    def say(self) -> Callable[[str], bytes]:
+        return self._encoder.say
 
     async def end(self, comment: str | None) -> bytes:
         last = self._encoder.finish(comment)

@@ -34,7 +34,7 @@ class Interpreter:
         self._held: list[Event] = []
         self._strange: dict[int, list[str]] = {}  # undeclared calls being read: name, then pieces of arguments
         self._taken = set(plan.known_ids)
-        self._as_it_is = not (self._scanner or self._stops or self._unwrap or plan.hold_calls)
+        self.as_it_is = not (self._scanner or self._stops or self._unwrap or plan.hold_calls)
         """A piece of text is what the backend says it is."""
         self.ended = False
         self._given = ""
@@ -43,7 +43,7 @@ class Interpreter:
             self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        if self._as_it_is and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
+        if self.as_it_is and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
             return batch
         if self._scanner is not None:
             batch = self._scan(batch)

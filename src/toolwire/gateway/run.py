@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from functools import lru_cache
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from toolwire.backends.base import Backend, Batch
@@ -31,6 +32,7 @@ from toolwire.gateway.queueing import Place
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.policy import Policy
+from toolwire.tape import FEW, LARGE, OUT
 from toolwire.trace import Trace
 from toolwire.turn import Api, Result, Turn
 
@@ -50,7 +52,7 @@ class Run:
         self.ids, self.clock = (gateway.ids, gateway.clock) if trace is None else trace.watch(gateway.ids, gateway.clock)
         self._api: Api = api
         self._caller = caller
-        self._started, self._started_at = (time.perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
+        self._started, self._started_at = (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
         self._first_byte: float | None = None
         self._committed = False
         self._observed = False
@@ -112,11 +114,15 @@ class Run:
             policy = Policy(plan.rules)
             self._policies.append(policy)
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
+            passes = xml is None and plan.rules.all_off
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
             source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
             batches = with_grace(source, policy, grace) if grace else source
             try:
                 async for batch in batches:
+                    if passes and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
+                        yield choice, batch
+                        continue
                     if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
                         refused = True
                         break
@@ -193,7 +199,7 @@ class Run:
             kind = type(event)
             if kind is CallBegin:
                 self._call_ids.append(event.id or "")  # type: ignore[union-attr]
-                self._call_times.append(time.perf_counter() - self._started)
+                self._call_times.append(perf_counter() - self._started)
             elif kind is Finish:
                 self._finish = event.reason  # type: ignore[union-attr]
             elif kind is Usage:
@@ -217,7 +223,7 @@ class Run:
         if answer.failure is not None:
             raise ToolwireError.of(answer.failure)
         body = await answer.body()
-        self._first_byte = time.perf_counter()
+        self._first_byte = perf_counter()
         if trace is not None:
             trace.whole = body
         self.observe(None)
@@ -241,25 +247,34 @@ class Run:
     async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
         answer, trace = self.answer, self.trace
         assert self.turn is not None and answer is not None
-        feed, watched = answer.writer, self.ticket is not None or self._contents is not None
+        feed, say = answer.writer, answer.say
+        alone, noted = self.turn.n == 1, self.ticket is not None or self._contents is not None
+        pieces = None if trace is None else trace.lane(OUT)
         try:
             with self._gateway.catalog.using(backend):
                 batches = self._all_events(plan, backend, self.turn.n)
                 try:
                     async for choice, batch in batches:
-                        piece = len(batch) == 1 and type(batch[0]) is Text
-                        if not piece or watched:
+                        if len(batch) == 1 and type(batch[0]) is Text and alone:  # nearly always
+                            if noted:
+                                self._note(batch, choice)
+                            block = say(batch[0].text)
+                            if trace is not None and pieces is not None:
+                                pieces.append((perf_counter(), batch[0].text, block))
+                                if len(pieces) >= FEW or len(block) > LARGE:
+                                    trace.pack(pieces)
+                            failure = None
+                        else:
                             self._note(batch, choice)
-                        block = feed(batch, choice)
-                        failure = None if piece else answer.failure  # a piece of text is none
-                        refused = failure is not None and not self._committed and self._first_byte is None
-                        if trace is not None:
-                            trace.sent(choice, batch, b"" if refused else block)
-                        if failure is not None and refused:
-                            raise ToolwireError.of(failure)
+                            block, failure = feed(batch, choice), answer.failure
+                            refused = failure is not None and not self._committed and self._first_byte is None
+                            if trace is not None:
+                                trace.sent(choice, batch, b"" if refused else block)
+                            if failure is not None and refused:
+                                raise ToolwireError.of(failure)
                         if block:
                             if self._first_byte is None:
-                                self._first_byte = time.perf_counter()
+                                self._first_byte = perf_counter()
                             yield block
                         if failure is not None:
                             break
@@ -320,7 +335,7 @@ class Run:
         self._observed = True
         if self.place is not None:
             self.place.leave()
-        usage, took_s = self._used(failure), time.perf_counter() - self._started
+        usage, took_s = self._used(failure), perf_counter() - self._started
         self._gateway.told.soon(lambda: self._tell_of(failure, cancelled, usage, took_s))
 
     def _tell_of(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
+from time import perf_counter
 from typing import Any
 
 import aiohttp
@@ -35,7 +36,8 @@ from toolwire.backends.openai.ways import FORGET_S, Ways
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
-from toolwire.trace import FrameTap, frame_tap
+from toolwire.tape import FEW, FRAME, LARGE
+from toolwire.trace import Trace, watched
 from toolwire.turn import Turn
 
 USER_AGENT = "toolwire"
@@ -90,15 +92,15 @@ class OpenAIBackend:
         echo = Echo(given_beginning(turn)) if profile.prefill else None
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
         response: Reply | None = None
-        tap = frame_tap()
-        if tap is not None:
-            tap("sent", body)
+        trace = watched()
+        if trace is not None:
+            trace.frame("sent", body)
         try:
             response = await self._way().post(self._chat_url, self._headers, self._request, body)
             if response.status != 200:
-                yield [await self._failed(response, asked, tap)]
+                yield [await self._failed(response, asked, trace)]
             elif _is_stream(response, turn):
-                blocks = _Blocks(response, reader, tap, limit=None if turn.stream else BODY_LIMIT)
+                blocks = _Blocks(response, reader, trace, limit=None if turn.stream else BODY_LIMIT)
                 while not reader.ended:
                     batch = blocks.read(await (blocks.last() if reader.finishing else response.read()))
                     if batch:
@@ -106,7 +108,7 @@ class OpenAIBackend:
                             batch, asked = self._healed(batch, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
             else:
-                batch = self._healed(reader.read_body(await _read_body(response, tap)), asked)
+                batch = self._healed(reader.read_body(await _read_body(response, trace)), asked)
                 yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
             if not reader.ended:
@@ -162,7 +164,7 @@ class OpenAIBackend:
             self._carrier.users.add(self)
         return self._carrier
 
-    async def _failed(self, response: Reply, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
+    async def _failed(self, response: Reply, asked: frozenset[Refused], trace: Trace | None) -> Failure:
         body = b""
         try:
             async with asyncio.timeout(END_MARK_S):
@@ -171,8 +173,8 @@ class OpenAIBackend:
         except (TransportFault, TimeoutError):
             body = b""
         body = body[:ERROR_BODY_LIMIT]
-        if tap is not None:
-            tap(f"status {response.status}", body)
+        if trace is not None:
+            trace.frame(f"status {response.status}", body)
         failure = http_failure(response.status, response.headers, body, self._secrets)
         return self._refusal(failure, words_of(body), asked) if response.status in STATUSES else failure
 
@@ -211,10 +213,11 @@ def _is_stream(response: Reply, turn: Turn) -> bool:
 class _Blocks:
     """The blocks of a stream, and what becomes of each. A `limit` of bytes holds where the answer is not passed on as it comes."""
 
-    __slots__ = ("_left", "_reader", "_response", "_tap", "_until")
+    __slots__ = ("_frames", "_left", "_reader", "_response", "_trace", "_until")
 
-    def __init__(self, response: Reply, reader: AnswerReader, tap: FrameTap | None, limit: int | None) -> None:
-        self._response, self._reader, self._tap, self._left = response, reader, tap, limit
+    def __init__(self, response: Reply, reader: AnswerReader, trace: Trace | None, limit: int | None) -> None:
+        self._response, self._reader, self._trace, self._left = response, reader, trace, limit
+        self._frames = None if trace is None else trace.lane(FRAME)
         self._until: float | None = None
 
     async def last(self) -> bytes:
@@ -237,12 +240,15 @@ class _Blocks:
             self._left -= len(block)
             if self._left < 0:
                 raise _too_large()
-        if self._tap is not None:
-            self._tap("read", block)
+        frames = self._frames
+        if frames is not None:
+            frames.append((perf_counter(), block, b""))
+            if len(frames) >= FEW or len(block) > LARGE:
+                self._trace.pack(frames)  # type: ignore[union-attr]
         return self._reader.feed(block)
 
 
-async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:
+async def _read_body(response: Reply, trace: Trace | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
     while block := await response.read():
@@ -251,8 +257,8 @@ async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:
         if size > BODY_LIMIT:
             raise _too_large()
     body = b"".join(blocks)
-    if tap is not None:
-        tap("body", body)
+    if trace is not None:
+        trace.frame("body", body)
     return body
 
 

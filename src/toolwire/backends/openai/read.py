@@ -17,7 +17,7 @@ import re
 
 from toolwire.assemble import NOT_JSON, CallAssembler, Fragment, mend
 from toolwire.backends.openai.failures import stream_failure
-from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, parse, usage_of
+from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, decode_piece, parse, usage_of
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.encode.sse import SseEvent, SseReader
 from toolwire.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
@@ -53,6 +53,8 @@ class AnswerReader:
 
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
         self.ended = False
+        self.finishing = False
+        """The finish reason has come: only usage and the end mark are awaited."""
         self._sse = SseReader()
         declared = _Declared(turn) if turn.tools else None
         self._calls = CallAssembler(cumulative, declared.names if declared else None, rename=declared.name_of if declared else None)
@@ -64,11 +66,7 @@ class AnswerReader:
         self._half = ""  # half of a surrogate pair that waits for the other
         self._half_of: type[Text | Thought | Refusal] = Text
         self._said = self._broken = self._whole = False
-
-    @property
-    def finishing(self) -> bool:
-        """Whether the finish reason has come, so that only usage and the end mark are awaited."""
-        return bool(self._reason)
+        self._pieces = self._odd_pieces = False  # the last chunk was a piece of text, so that the next one will be; but they have more in them
 
     def feed(self, block: bytes) -> list[Event]:
         return self._read(self._sse.feed(block))
@@ -105,24 +103,30 @@ class AnswerReader:
         for frame in frames:
             if self.ended:
                 break
+            if self._pieces and type(frame) is bytes:  # the hot path: another piece of text
+                try:
+                    content = decode_piece(frame).choices[0].delta.content
+                    if content:
+                        out.append(Text(content))
+                        continue
+                except ODD:
+                    pass
             data = frame.data if isinstance(frame, SseEvent) else frame
             try:
                 chunk = decode(data)
-                choices = chunk.choices
-                if choices is None and chunk.usage is None and chunk.error is None:
+                if chunk.choices is None and chunk.usage is None and chunk.error is None:
                     chunk = parse(data)  # an error in a shape of its own, or nothing
-                if choices and len(choices) == 1 and chunk.usage is None and chunk.error is None and not self._calls.calls and not self._half:
-                    choice = choices[0]  # the hot path: a piece of text
-                    delta = choice.delta
-                    if delta is not None and delta.content and choice.finish_reason is None and delta.tool_calls is None and choice.index == 0:
-                        if not delta.reasoning_content and not delta.reasoning and not delta.refusal and delta.function_call is None:
-                            self._said = True
-                            out.append(Text(delta.content))
-                            continue
+                before = len(out)
                 self._take(chunk, out)
+                self._expect(len(out) == before + 1 and type(out[-1]) is Text)
             except ODD:
                 self._odd(data, isinstance(frame, SseEvent) and frame.name == "error", out)
         return out
+
+    def _expect(self, piece: bool) -> None:
+        """A chunk was read by the slow way. Where pieces of text are such that the fast one does not take them, it is not tried again and again."""
+        self._odd_pieces = self._odd_pieces or (piece and self._pieces)
+        self._pieces = piece and not (self._odd_pieces or self._half or self._reason or self._calls.calls)
 
     def _odd(self, data: bytes, is_error: bool, out: list[Event]) -> None:
         """A frame that the typed decoder does not take."""
@@ -240,6 +244,7 @@ class AnswerReader:
     def _close(self, word: str, out: list[Event]) -> None:
         """A finish reason has come: every call is over. Usage may still follow."""
         self._reason = word.strip().lower()
+        self.finishing = bool(self._reason)
         if self._reason == "error":
             out += self.fail(Failure("backend", "The upstream server reported an error and ended its answer."))
             return

@@ -5,7 +5,7 @@ since the other half may come in the next chunk; in names and ids they become U+
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -65,6 +65,30 @@ class Chunk(msgspec.Struct):
     error: Any = None
 
 
+class PieceDelta(msgspec.Struct, gc=False):
+    content: str
+    tool_calls: None = None
+    reasoning_content: None = None
+    reasoning: None = None
+    refusal: None = None
+    function_call: None = None
+
+
+class PieceChoice(msgspec.Struct, gc=False):
+    delta: PieceDelta
+    finish_reason: None = None
+    index: Literal[0] = 0
+
+
+class Piece(msgspec.Struct, gc=False):
+    """A chunk that holds one piece of text and nothing else that counts, as nearly all do: the decoder itself sees to that."""
+
+    choices: tuple[PieceChoice]
+    usage: None = None
+    error: None = None
+
+
+decode_piece = msgspec.json.Decoder(Piece).decode
 decode = msgspec.json.Decoder(Chunk).decode
 """The fast decoder. Raises one of `ODD` on what is not as it should be."""
 ODD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
