@@ -57,7 +57,14 @@ def test_batches_of_events_come_back_whole_lone_surrogates_too(batches: list[tup
     tape = Tape()
     for choice, batch, became in batches:
         tape.keep_batch(OUT, batch, choice, became)
-    assert [(*batch_of(what), became) for _, _, what, became in tape.all()] == [(choice, tuple(batch), became) for choice, batch, became in batches]
+    told = [(*batch_of(what), became) for _, _, what, became in tape.all()]
+    expected: list[tuple[int, tuple[Event, ...], bytes]] = []
+    for choice, batch, became in batches:
+        if not choice and batch and all(isinstance(event, Text) for event in batch):  # each piece is a row, and the last one has what all became
+            expected += [(0, (event,), became if event is batch[-1] else b"") for event in batch]
+        else:
+            expected.append((choice, tuple(batch), became))
+    assert told == expected
 
 
 @given(rows, rows)

@@ -29,7 +29,7 @@ PAGE = 8 * 1024
 """Bytes. All pages are alike, so that what one turn lets go of is what the next one needs: buffers as long as their streams leave holes in memory."""
 _BLOCK = Struct("<HHI")
 """Of rows that are packed together: their kind, how many they are, and how many bytes all of them take before what they became."""
-_SAYING = frozenset({Text, Thought, Refusal})
+_SAYING, _TEXTS = frozenset({Text, Thought, Refusal}), {Text}
 Row = tuple[float, int, Any, bytes]
 """Time, kind, what it is (bytes of a frame, the text of a piece, or a tuple where it is odd), and the bytes that it became."""
 
@@ -51,7 +51,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._lanes: tuple[Lane, ...] = ()
-        self._odd: list[Row] = []
+        self._odd: list[Any] = []  # the four members of a row, and so on
         self._packed = 0  # how many rows are in the pages
         self._pages: list[bytearray] | None = None
         self._place = PAGE  # up to here the last of them is full
@@ -60,7 +60,7 @@ class Tape:
     @property
     def rows(self) -> int:
         """Their number."""
-        return self._packed + len(self._odd) + sum(map(len, self._lanes))
+        return self._packed + len(self._odd) // 4 + sum(map(len, self._lanes))
 
     @property
     def size(self) -> int:
@@ -78,14 +78,17 @@ class Tape:
 
     def keep_odd(self, kind: int, what: tuple[Any, ...], size: int, became: bytes = b"") -> None:
         """`size`: of what the row refers to."""
-        self._odd.append((perf_counter(), kind, what, became))
+        self._odd += (perf_counter(), kind, what, became)
         self.counted += size + len(became) + ROW_BYTES
 
     def keep_batch(self, kind: int, batch: list[Event], choice: int = 0, became: bytes = b"") -> None:
-        """One piece of the first choice's text is a row of text; any other batch is odd: its choice, and its events."""
-        if len(batch) == 1 and type(batch[0]) is Text and not choice:
-            lane = self.lane(kind)
-            lane.append((perf_counter(), batch[0].text, became))
+        """Pieces of the first choice's text are rows of text, each its own, the last with what all of them became. Any other batch is odd: its
+        choice, and its events."""
+        if not choice and only_text(batch):
+            lane, at = self.lane(kind), perf_counter()
+            *pieces, last = (event.text for event in batch)  # type: ignore[union-attr]
+            lane.extend([(at, piece, b"") for piece in pieces])
+            lane.append((at, last, became))
             if len(lane) >= FEW or len(became) > LARGE:
                 self.pack(lane)
         else:
@@ -117,7 +120,8 @@ class Tape:
 
     def all(self) -> list[Row]:
         waiting = ((at, lane.kind, what, became) for lane in self._lanes for at, what, became in lane)
-        return sorted((*self._unpacked(), *self._odd, *waiting), key=itemgetter(0))
+        odd = zip(*(self._odd[place::4] for place in range(4)), strict=True)
+        return sorted((*self._unpacked(), *odd, *waiting), key=itemgetter(0))
 
     def _unpacked(self) -> Iterator[Row]:
         data, place, left = b"".join(self._pages or ()), 0, self._packed
@@ -147,6 +151,11 @@ class Tape:
 def _lengths(count: int) -> Struct:
     """Of so many rows: their times, and how long each is, and what it became."""
     return Struct(f"<{count}d{count}I{count}I")
+
+
+def only_text(batch: list[Event]) -> bool:
+    """Whether a batch is pieces of text, and nothing else."""
+    return set(map(type, batch)) == _TEXTS
 
 
 def batch_of(what: Any) -> tuple[int, tuple[Event, ...]]:

@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from toolwire.events import Event
 from toolwire.tape import FRAME, FRAME_BYTES, OUT, RUN, Lane, Tape, weight
@@ -42,15 +43,22 @@ _TOLD_AGAIN = ("none", "native")
 _NO_TAPE = Tape()
 """What is left of rows that a trace had to let go of."""
 
-current: ContextVar[Trace | None] = ContextVar("current", default=None)
+current: ContextVar[ref[Trace] | None] = ContextVar("current", default=None)
+"""Of the request that is being answered. Does not keep it alive: connections, processes and timers that begin in a request hold on to its context."""
 
 
 FrameTap = Callable[[str, Any], None]
 
 
+def traced() -> Trace | None:
+    """The trace of the request that is being answered."""
+    held = current.get()
+    return None if held is None else held()
+
+
 def watched() -> Trace | None:
     """For a backend: the trace of the run that begins now, None when nobody watches."""
-    trace = current.get()
+    trace = traced()
     return trace if trace is not None and trace.recording else None
 
 
@@ -70,7 +78,7 @@ class TracedRun(NamedTuple):
     through: bool
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Trace:
     """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on."""
 

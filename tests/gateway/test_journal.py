@@ -8,8 +8,10 @@ import logging
 import re
 import stat
 from collections.abc import AsyncGenerator
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -192,7 +194,30 @@ async def test_every_request_s_frames_are_its_own(choices: int) -> None:
     await asyncio.gather(*(ask(gateway, f"question {number}", tools=False, n=choices) for number in range(3)))
     recordings = [await journal_of(gateway).recording(record.id) for record in journal_of(gateway).records()]
     assert [len(recording.frames) for recording in recordings if recording is not None] == [6 * choices] * 3
-    assert tracing.current.get() is None
+    assert tracing.traced() is None
+
+
+class Connecting(ScriptedBackend):
+    """Begins something in every request that outlives it, as a connection, a process or a timer does: such things keep the request's context."""
+
+    def __init__(self) -> None:
+        super().__init__("m", ScriptedOptions(script="say hello"))
+        self.contexts: list[Context] = []
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        self.contexts.append(copy_context())
+        async for batch in super().run(turn):
+            yield batch
+
+
+async def test_what_outlives_a_request_does_not_keep_what_was_said_in_it() -> None:
+    backend = Connecting()
+    gateway = Gateway(Settings(), backends={"m": backend})
+    journal_of(gateway)._most_traces = 1
+    for number in range(4):
+        await ask(gateway, f"question {number}", tools=False)
+    kept = [context.run(tracing.traced) for context in backend.contexts]
+    assert journal_of(gateway).held_bytes and [trace is not None for trace in kept] == [False, False, False, True]
 
 
 async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
@@ -210,7 +235,7 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
     run = AgentRun(Turn("chat", "m", ()), work, stop, settle_s=0.01, repeats=3, timeout_s=5)
     traces = [tracing.Trace(f"turn_{number}", "chat", b"{}", Caller(), 0.0, lambda trace, size: True) for number in range(2)]
     for trace in traces:
-        token = tracing.current.set(trace)
+        token = tracing.current.set(ref(trace))
         segment = run.segment()
         await anext(segment)
         tracing.current.reset(token)  # what comes later is read by another task

@@ -17,6 +17,7 @@ from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.ids import IdFactory
+from toolwire.tape import only_text
 from toolwire.trace import Trace
 
 log = logging.getLogger("toolwire.gateway")
@@ -42,7 +43,7 @@ async def interpreted(
                 if passes and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
                     yield batch
                     continue
-                if trace is not None and traced is not None:
+                if trace is not None and traced is not None and not (passes and only_text(batch)):
                     trace.batch(traced, batch)
                 out = interpreter.feed(batch)
                 if out:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from toolwire.backends.base import Backend
 from toolwire.config import Settings
@@ -39,7 +40,7 @@ from toolwire.gateway.told import Told
 from toolwire.gateway.tracing import Tracing, tracing_of
 from toolwire.gateway.usage import UsageBook
 from toolwire.ids import IdFactory, random_id
-from toolwire.trace import current
+from toolwire.trace import current, traced
 from toolwire.turn import Api, Item, Turn
 
 LARGE_BODY = 128 * 1024
@@ -125,7 +126,7 @@ class Gateway:
     async def respond(self, api: Api, raw: bytes, caller: Caller) -> Answer:
         """Answers one request. Raises `ToolwireError` for whatever goes wrong before the first byte."""
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
-        run, watched = Run(self, api, caller, trace), current.set(trace)
+        run, watched = Run(self, api, caller, trace), current.set(None if trace is None else ref(trace))
         try:
             body = self._parse(raw) if len(raw) < LARGE_BODY else await asyncio.to_thread(self._parse, raw)
             if api == "responses":
@@ -191,7 +192,7 @@ class Gateway:
                 told = "This compaction was not made by this server for this key. Send the conversation itself."
                 raise ToolwireError("invalid_value", told, param=path, code="invalid_encrypted_content")
             found[sealed] = decode_responses.opened(summary)
-        if (trace := current.get()) is not None:
+        if (trace := traced()) is not None:
             trace.references = found
         return decode_responses.resolved(body, found)
 
@@ -212,7 +213,7 @@ class Gateway:
             chain = await self.store.chain(id, caller.key_id)
         if chain is None:
             raise ToolwireError("previous_response", f"Previous response with id '{id[:80]}' not found.", param="previous_response_id")
-        if (trace := current.get()) is not None:
+        if (trace := traced()) is not None:
             trace.previous = chain
         return chain
 
