@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from toolwire.events import CallArgs, CallBegin, Event, Finish, Text
-from toolwire.tape import FEW, FRAME, OUT, PAGE, RUN, Tape, batch_of
+from toolwire.tape import FEW, FRAME, FULL, OUT, PAGE, RUN, Tape, batch_of
 
 some_bytes = some.binary(max_size=40)
 some_text = some.text(some.characters(exclude_categories=()), max_size=8)
@@ -30,8 +30,8 @@ def _filled(kept: Kept, into: Tape | None = None) -> Tape:
     for kind, what, became in kept:
         if isinstance(what, bytes | str):
             lane = made.lane(kind)
-            lane.append((perf_counter(), what, became))
-            if len(lane) >= FEW:
+            lane += (perf_counter(), what, became)
+            if len(lane) >= FULL:
                 made.pack(lane)
         else:
             made.keep_odd(kind, what, len(what[1]), became)

@@ -1,6 +1,6 @@
 """What happened in a turn, row after row, each with its time; kept small, and cheap to keep.
 
-Nearly every row of a stream is a frame of bytes, or a piece of text and the bytes that it became. Whoever has one appends it to a `Lane`: a call of
+Nearly every row of a stream is a frame of bytes, or a piece of text and the bytes that it became. Whoever has one adds it to a `Lane`: a call of
 a function of ours would cost more than the row. When a lane has `FEW` of them, they are copied, all at once, into pages: a stream touches little
 memory that way, where thousands of small objects that live on would push everything else out of the processor's caches. Any other row is odd, and
 stays the object that it is. Who looks gets all rows in the order of their times. Standard library only.
@@ -21,8 +21,10 @@ from toolwire.events import CallArgs, Event, Refusal, Text, Thought
 FRAME, OUT, RUN = 0, 1, 2
 """Kinds of rows: a frame of the backend's wire; events that went out, with the bytes that they became; a batch of the first run of the backend. The
 runs behind it count up from there."""
-FEW, LARGE = 16, 4 * 1024
-"""A lane is packed when it has so many rows, or has got one of so many bytes."""
+FEW = 16
+"""So many rows are packed together."""
+FULL, LARGE = 3 * FEW, 4 * 1024
+"""A lane is packed when it has so many members, or has got one of so many bytes."""
 ROW_BYTES, FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 18, 130, 100, 120
 """What is needed around a row, and, where they are odd, around a frame, a batch and an event."""
 PAGE = 8 * 1024
@@ -34,14 +36,18 @@ Row = tuple[float, int, Any, bytes]
 """Time, kind, what it is (bytes of a frame, the text of a piece, or a tuple where it is odd), and the bytes that it became."""
 
 
-class Lane(list[tuple[float, Any, bytes]]):
-    """Rows of one kind that are not packed yet: time, bytes or text, and the bytes that it became. Who appends has it packed when it is full."""
+class Lane(list[Any]):
+    """Rows of one kind that are not packed yet: time, bytes or text, and the bytes that it became, and so on. Who appends has it packed when it is
+    `FULL`. No tuples: the garbage collector would list them, and touch those beside each of them when it goes."""
 
     __slots__ = ("kind",)
 
     def __init__(self, kind: int) -> None:
         super().__init__()
         self.kind = kind
+
+    def rows(self) -> Iterator[tuple[float, Any, bytes]]:
+        return zip(self[::3], self[1::3], self[2::3], strict=True)
 
 
 class Tape:
@@ -60,12 +66,14 @@ class Tape:
     @property
     def rows(self) -> int:
         """Their number."""
-        return self._packed + len(self._odd) // 4 + sum(map(len, self._lanes))
+        return self._packed + len(self._odd) // 4 + sum(map(len, self._lanes)) // 3
 
     @property
     def size(self) -> int:
         """About how many bytes all rows hold."""
-        return self.counted + sum(ROW_BYTES + len(what) + len(became) for lane in self._lanes for _, what, became in lane)
+        if not self._lanes:
+            return self.counted
+        return self.counted + sum(ROW_BYTES + len(what) + len(became) for lane in self._lanes for _, what, became in lane.rows())
 
     def lane(self, kind: int) -> Lane:
         """Where rows of bytes or text go."""
@@ -87,18 +95,19 @@ class Tape:
         if not choice and only_text(batch):
             lane, at = self.lane(kind), perf_counter()
             *pieces, last = (event.text for event in batch)  # type: ignore[union-attr]
-            lane.extend([(at, piece, b"") for piece in pieces])
-            lane.append((at, last, became))
-            if len(lane) >= FEW or len(became) > LARGE:
+            for piece in pieces:
+                lane += (at, piece, b"")
+            lane += (at, last, became)
+            if len(lane) >= FULL or len(became) > LARGE:
                 self.pack(lane)
         else:
             self.keep_odd(kind, (choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)), became)
 
     def pack(self, lane: Lane) -> None:
         """Empties a lane."""
-        at, what, became = zip(*lane, strict=True)
+        at, what, became = lane[::3], lane[1::3], lane[2::3]
         data = b"".join(what) if lane.kind == FRAME else "".join(what).encode("utf-8", "surrogatepass")
-        count = len(lane)
+        count = len(at)
         head = _BLOCK.pack(lane.kind, count, len(data)) + _lengths(count).pack(*at, *map(len, what), *map(len, became))
         block = b"".join((head, data, *became))
         self._put(block)
@@ -119,7 +128,7 @@ class Tape:
             left = left[len(part) :]
 
     def all(self) -> list[Row]:
-        waiting = ((at, lane.kind, what, became) for lane in self._lanes for at, what, became in lane)
+        waiting = ((at, lane.kind, what, became) for lane in self._lanes for at, what, became in lane.rows())
         odd = zip(*(self._odd[place::4] for place in range(4)), strict=True)
         return sorted((*self._unpacked(), *odd, *waiting), key=itemgetter(0))
 

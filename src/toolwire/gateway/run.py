@@ -32,7 +32,7 @@ from toolwire.gateway.queueing import Place
 from toolwire.gateway.records import Answer, Caller, TurnSummary
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.policy import Policy
-from toolwire.tape import FEW, LARGE, OUT
+from toolwire.tape import FULL, LARGE, OUT
 from toolwire.trace import Trace
 from toolwire.turn import Api, Result, Turn
 
@@ -260,8 +260,8 @@ class Run:
                                 self._note(batch, choice)
                             block = say(batch[0].text)
                             if trace is not None and pieces is not None:
-                                pieces.append((perf_counter(), batch[0].text, block))
-                                if len(pieces) >= FEW or len(block) > LARGE:
+                                pieces += (perf_counter(), batch[0].text, block)
+                                if len(pieces) >= FULL or len(block) > LARGE:
                                     trace.pack(pieces)
                             failure = None
                         else:

@@ -36,7 +36,7 @@ from toolwire.backends.openai.ways import FORGET_S, Ways
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
-from toolwire.tape import FEW, FRAME, LARGE
+from toolwire.tape import FRAME, FULL, LARGE
 from toolwire.trace import Trace, watched
 from toolwire.turn import Turn
 
@@ -242,8 +242,8 @@ class _Blocks:
                 raise _too_large()
         frames = self._frames
         if frames is not None:
-            frames.append((perf_counter(), block, b""))
-            if len(frames) >= FEW or len(block) > LARGE:
+            frames += (perf_counter(), block, b"")
+            if len(frames) >= FULL or len(block) > LARGE:
                 self._trace.pack(frames)  # type: ignore[union-attr]
         return self._reader.feed(block)
 
