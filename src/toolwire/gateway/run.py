@@ -255,23 +255,25 @@ class Run:
                 batches = self._all_events(plan, backend, self.turn.n)
                 try:
                     async for choice, batch in batches:
-                        if len(batch) == 1 and type(batch[0]) is Text and alone:  # nearly always
+                        if alone and len(batch) == 1 and type(batch[0]) is Text and self._first_byte is not None:  # nearly always
+                            text = batch[0].text
                             if noted:
                                 self._note(batch, choice)
-                            block = say(batch[0].text)
-                            if trace is not None and pieces is not None:
-                                pieces += (perf_counter(), batch[0].text, block)
+                            block = say(text)
+                            if pieces is not None:
+                                pieces += (perf_counter(), text, block)
                                 if len(pieces) >= FULL or len(block) > LARGE:
-                                    trace.pack(pieces)
-                            failure = None
-                        else:
-                            self._note(batch, choice)
-                            block, failure = feed(batch, choice), answer.failure
-                            refused = failure is not None and not self._committed and self._first_byte is None
-                            if trace is not None:
-                                trace.sent(choice, batch, b"" if refused else block)
-                            if failure is not None and refused:
-                                raise ToolwireError.of(failure)
+                                    trace.pack(pieces)  # type: ignore[union-attr]
+                            if block:
+                                yield block
+                            continue
+                        self._note(batch, choice)
+                        block, failure = feed(batch, choice), answer.failure
+                        refused = failure is not None and not self._committed and self._first_byte is None
+                        if trace is not None:
+                            trace.sent(choice, batch, b"" if refused else block)
+                        if failure is not None and refused:
+                            raise ToolwireError.of(failure)
                         if block:
                             if self._first_byte is None:
                                 self._first_byte = perf_counter()

@@ -162,6 +162,7 @@ class _Connection(asyncio.Protocol):
         "_parser",
         "_paused",
         "_read_s",
+        "_reading",
         "_size",
         "_timer",
         "_transport",
@@ -182,7 +183,8 @@ class _Connection(asyncio.Protocol):
         self.origin = origin
         self._transport: Any = None
         self._parser: Any = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._reading = False  # who waits wants blocks, not the head
         self._timer: asyncio.TimerHandle | None = None
         self._blocks: list[bytes] = []
         self._size = 0
@@ -205,25 +207,28 @@ class _Connection(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         self._head, self._head_size, self._until_close = True, 0, False
         self.ended, self.reusable, self.heard = False, False, False
-        self._read_s = request.read_s
+        self._read_s, self._reading = request.read_s, False
         try:
             self._transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
             while self._head:
-                await self._coming()
-                if self._failure is not None and self._head:
-                    raise self._failure
+                waiter = self._coming()
+                if self._failure is not None:
+                    self._wake()
+                await waiter
         except BaseException:
             self.abort()
             raise
         return DirectReply(self)
 
-    async def read(self) -> bytes:
-        while not self._blocks:
-            if self.ended:
-                return b""
-            await self._coming()
-            if self._failure is not None and not self._blocks:
-                raise self._failure
+    def read(self) -> asyncio.Future[bytes]:
+        """What has come, once something has; nothing once the answer is over. Raises what is wrong with the connection."""
+        self._reading = True
+        waiter = self._coming()
+        if self._blocks or self.ended or self._failure is not None:
+            self._wake()
+        return waiter
+
+    def _taken(self) -> bytes:
         blocks = self._blocks
         self._blocks, self._size = [], 0
         if self._paused:
@@ -248,13 +253,11 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _coming(self) -> asyncio.Future[None]:
-        """Done when something has come, or something is wrong with the connection."""
+    def _coming(self) -> asyncio.Future[bytes]:
+        """Done when something has come, with what it is; or when something is wrong with the connection."""
         loop = self._direct.loop
         self._waiter = waiter = loop.create_future()
-        if self._failure is not None:
-            waiter.set_result(None)
-        elif self._read_s:
+        if self._read_s:
             self._waited_since = now = loop.time()
             if self._timer is None or self._due > now + self._read_s:  # one timer for many reads: it looks how long the last one has taken
                 self._look_at(now + self._read_s)
@@ -276,8 +279,15 @@ class _Connection(asyncio.Protocol):
             self._fail(TooLate())
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._reading and (self._blocks or self.ended):
+            waiter.set_result(self._taken())
+        elif self._failure is not None:
+            waiter.set_exception(self._failure)
+        elif not self._reading:
+            waiter.set_result(b"")  # the head is there
 
     def _fail(self, failure: Exception) -> None:
         if self._failure is None:

@@ -1,6 +1,6 @@
 """Signs of life on a stream: a comment whenever nothing else was sent for a while, so that neither client nor proxy gives a silent stream up.
 
-One timer a stream and nothing per block: a block only leaves the time at which it was sent.
+One timer a stream and nothing per block: who sends a block only leaves the loop's time.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from toolwire.encode.sse import KEEP_ALIVE
 
 
 class KeepAlive:
-    """Sends through `send` while it is running. Call `sent` with every block, `stop` before the end is sent."""
+    """Sends through `send` while it is running. `last` is when a block was sent; call `stop` before the end is."""
 
-    __slots__ = ("_every", "_last", "_loop", "_send", "_task", "_timer")
+    __slots__ = ("_every", "_loop", "_send", "_task", "_timer", "last")
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], every_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._every = every_s
-        self._last = self._loop.time()
+        self.last = self._loop.time()
         self._task: asyncio.Future[None] | None = None
         self._timer = self._loop.call_later(every_s, self._look) if every_s > 0 else None
-
-    def sent(self) -> None:
-        self._last = self._loop.time()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -36,10 +33,10 @@ class KeepAlive:
 
     def _look(self) -> None:
         now = self._loop.time()
-        if now - self._last >= self._every and (self._task is None or self._task.done()):
-            self._last = now
+        if now - self.last >= self._every and (self._task is None or self._task.done()):
+            self.last = now
             self._task = asyncio.ensure_future(self._say())
-        self._timer = self._loop.call_at(self._last + self._every, self._look)
+        self._timer = self._loop.call_at(self.last + self._every, self._look)
 
     async def _say(self) -> None:
         await self._send(KEEP_ALIVE)
