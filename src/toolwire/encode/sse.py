@@ -99,14 +99,16 @@ class SseReader:
         self._head: bytes | None = b""  # the first bytes, until it is known whether they are a byte order mark
         self._resting = False  # nothing is pending, and the last block was of the usual kind
 
+    def one(self, block: bytes) -> re.Match[bytes] | None:
+        """The usual read, of one event that is one line of data: a match whose first group is that. None: `feed` it."""
+        return _one_event(block) if self._resting and len(block) <= self._limit else None
+
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
         """The events that this block completes. Raises `ToolwireError` of kind `backend` when an event outgrows the limit."""
-        if self._resting and len(block) <= self._limit and (one := _one_event(block)):  # the usual read: one event, of one line of data …
-            return [one[1]]
         if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and len(block) <= self._limit and self._at_rest():
             self._head = None
             whole_events = block[6:-2].split(b"\n\ndata: ")
-            if block.count(b"\n") == 2 * len(whole_events):  # … or several such
+            if block.count(b"\n") == 2 * len(whole_events):  # the usual read: whole events, of one line of data each
                 self._resting = True
                 return list(whole_events)
         self._resting = False

@@ -157,8 +157,10 @@ class _Connection(asyncio.Protocol):
         "_direct",
         "_due",
         "_failure",
+        "_future",
         "_head",
         "_head_size",
+        "_now",
         "_parser",
         "_paused",
         "_read_s",
@@ -180,6 +182,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, direct: Direct, origin: Origin) -> None:
         self._direct = direct
+        self._future, self._now = direct.loop.create_future, direct.loop.time
         self.origin = origin
         self._transport: Any = None
         self._parser: Any = None
@@ -210,21 +213,20 @@ class _Connection(asyncio.Protocol):
         self._read_s, self._reading = request.read_s, False
         try:
             self._transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
-            while self._head:
-                waiter = self._coming()
-                if self._failure is not None:
-                    self._wake()
-                await waiter
+            await self._head_comes()
         except BaseException:
             self.abort()
             raise
+        self._reading = True
         return DirectReply(self)
 
     def read(self) -> asyncio.Future[bytes]:
         """What has come, once something has; nothing once the answer is over. Raises what is wrong with the connection."""
-        self._reading = True
-        waiter = self._coming()
-        if self._blocks or self.ended or self._failure is not None:
+        self._waiter = waiter = self._future()
+        self._waited_since = self._now()
+        if self._timer is None or self._blocks or self.ended or self._failure is not None:
+            if self._timer is None and self._read_s:
+                self._look_at(self._waited_since + self._read_s)
             self._wake()
         return waiter
 
@@ -253,17 +255,17 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _coming(self) -> asyncio.Future[bytes]:
-        """Done when something has come, with what it is; or when something is wrong with the connection."""
-        loop = self._direct.loop
-        self._waiter = waiter = loop.create_future()
-        if self._read_s:
-            self._waited_since = now = loop.time()
-            if self._timer is None or self._due > now + self._read_s:  # one timer for many reads: it looks how long the last one has taken
-                self._look_at(now + self._read_s)
+    def _head_comes(self) -> asyncio.Future[bytes]:
+        self._waiter = waiter = self._future()
+        self._waited_since = now = self._now()
+        if self._read_s and (self._timer is None or self._due > now + self._read_s):
+            self._look_at(now + self._read_s)
+        if self._failure is not None:
+            self._wake()
         return waiter
 
     def _look_at(self, due: float) -> None:
+        """One timer for many reads, and for many requests: it looks how long the last read has taken."""
         self._stop_timer()
         self._due = due
         self._timer = self._direct.loop.call_at(due, self._look)
@@ -308,12 +310,18 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self.heard = True
+        self._size += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.reusable = False
             if not self.ended:  # what comes behind a whole answer is nobody's
                 self._fail(NotHttp() if self._head else CutOff())
+        waiter = self._waiter
+        if self._reading and len(self._blocks) == 1 and waiter is not None and not waiter.done():  # nearly always
+            self._size = 0
+            waiter.set_result(self._blocks.pop())
+            return
         if self._head:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD:
@@ -364,7 +372,6 @@ class _Connection(asyncio.Protocol):
         if self.ended:
             return
         self._blocks.append(body)
-        self._size += len(body)
 
     def on_message_complete(self) -> None:
         if not self._head and not self._until_close and not self.ended:

@@ -69,6 +69,13 @@ class AnswerReader:
         self._pieces = self._odd_pieces = False  # the last chunk was a piece of text, so that the next one will be; but they have more in them
 
     def feed(self, block: bytes) -> list[Event]:
+        if self._pieces and not self.ended and (one := self._sse.one(block)):  # the hot path: another piece of text, and nothing else
+            try:
+                content = decode_piece(one[1]).choices[0].delta.content
+                if content:
+                    return [Text(content)]
+            except ODD:
+                pass
         return self._read(self._sse.feed(block))
 
     def finish(self) -> list[Event]:
@@ -103,7 +110,7 @@ class AnswerReader:
         for frame in frames:
             if self.ended:
                 break
-            if self._pieces and type(frame) is bytes:  # the hot path: another piece of text
+            if self._pieces and type(frame) is bytes:  # several of them in one read
                 try:
                     content = decode_piece(frame).choices[0].delta.content
                     if content:

@@ -53,8 +53,12 @@ class Cycle(RequestResponseCycle):
         """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
         if not self.chunked_encoding or self.flow.write_paused or self.disconnected or self.response_complete or not block:
             return False
-        head, self._head = self._head, None
-        self.transport.write(b"%b%x\r\n%b\r\n" % (head or b"", len(block), block))
+        head = self._head
+        if head is None:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(block), block))
+        else:
+            self._head = None
+            self.transport.write(b"%b%x\r\n%b\r\n" % (head, len(block), block))
         return True
 
     def _write_head(self) -> None:
