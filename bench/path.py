@@ -69,6 +69,8 @@ class _Reply:
             await turned
         return next(self._blocks, b"")
 
+    over = False
+
     def release(self) -> None: ...
 
 

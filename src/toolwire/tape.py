@@ -8,7 +8,7 @@ stays the object that it is. Who looks gets all rows in the order of their times
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache
 from operator import itemgetter
@@ -16,7 +16,7 @@ from struct import Struct
 from time import perf_counter
 from typing import Any
 
-from toolwire.events import CallArgs, Event, Refusal, Text, Thought
+from toolwire.events import CallArgs, Event, Finish, Refusal, Text, Thought, Usage
 
 FRAME, OUT, RUN = 0, 1, 2
 """Kinds of rows: a frame of the backend's wire; events that went out, with the bytes that they became; a batch of the first run of the backend. The
@@ -31,7 +31,7 @@ PAGE = 8 * 1024
 """Bytes. All pages are alike, so that what one turn lets go of is what the next one needs: buffers as long as their streams leave holes in memory."""
 _BLOCK = Struct("<HHI")
 """Of rows that are packed together: their kind, how many they are, and how many bytes all of them take before what they became."""
-_SAYING, _TEXTS = frozenset({Text, Thought, Refusal}), {Text}
+_SAYING, _TEXTS, _PASSING = frozenset({Text, Thought, Refusal}), {Text}, {Text, Usage, Finish}
 Row = tuple[float, int, Any, bytes]
 """Time, kind, what it is (bytes of a frame, the text of a piece, or a tuple where it is odd), and the bytes that it became."""
 
@@ -165,6 +165,11 @@ def _lengths(count: int) -> Struct:
 def only_text(batch: list[Event]) -> bool:
     """Whether a batch is pieces of text, and nothing else."""
     return set(map(type, batch)) == _TEXTS
+
+
+def passing(batch: Iterable[Event]) -> bool:
+    """Whether a batch goes out as it came where nothing is done to text: it has no calls, and no failure."""
+    return set(map(type, batch)) <= _PASSING
 
 
 def batch_of(what: Any) -> tuple[int, tuple[Event, ...]]:

@@ -69,7 +69,7 @@ def frame_tap() -> FrameTap | None:
 
 
 class TracedRun(NamedTuple):
-    """A run of the backend. `through`: pieces of text go out as they are, so that they are kept there and need not be kept here."""
+    """A run of the backend. `through`: what passes goes out as it is, so that it is kept there and need not be kept here."""
 
     kind: int
     """Of its rows."""

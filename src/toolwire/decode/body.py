@@ -38,8 +38,7 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
     body = _decode(raw)
     for member, of_tools in LISTS:
         given = body.get(member)
-        most = tools if of_tools else messages
-        if most and type(given) is list and len(given) > most:
+        if type(given) is list and len(given) > (most := tools if of_tools else messages) > 0:
             told = f"Expected an array with maximum length {most}, but got an array with length {len(given)} instead."
             raise ToolwireError("invalid_value", f"Invalid '{member}': array too long. {told}", param=member, code="array_above_max_length")
     return body

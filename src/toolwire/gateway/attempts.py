@@ -17,7 +17,7 @@ from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.ids import IdFactory
-from toolwire.tape import only_text
+from toolwire.tape import passing
 from toolwire.trace import Trace
 
 log = logging.getLogger("toolwire.gateway")
@@ -43,7 +43,7 @@ async def interpreted(
                 if passes and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
                     yield batch
                     continue
-                if trace is not None and traced is not None and not (passes and only_text(batch)):
+                if trace is not None and traced is not None and not (passes and passing(batch)):
                     trace.batch(traced, batch)
                 out = interpreter.feed(batch)
                 if out:

@@ -29,7 +29,7 @@ from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failur
 from toolwire.gateway.items import encode_items
 from toolwire.gateway.masking import Mask
 from toolwire.gateway.plan import Plan, make_plan
-from toolwire.tape import FRAME, OUT, RUN, batch_of
+from toolwire.tape import FRAME, OUT, RUN, batch_of, passing
 from toolwire.trace import READ, Trace
 from toolwire.turn import ImagePart, Message, Part, Result, Turn
 
@@ -91,7 +91,7 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
                 out.wire.append((ms(at), "stream", _text(became)))
         if kind != OUT:
             out.batches.append((ms(at), kind - RUN, batch))
-        elif through and len(events) == 1 and type(events[0]) is Text:
+        elif through and events and passing(events):
             out.batches.append((ms(at), next((number for began, number in reversed(through) if began <= at), 0), batch))
     last = turn.get("duration_ms") or 0.0
     if trace.whole is not None:

@@ -251,7 +251,7 @@ class _Blocks:
 async def _read_body(response: Reply, trace: Trace | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
-    while block := await response.read():
+    while not response.over and (block := await response.read()):
         blocks.append(block)
         size += len(block)
         if size > BODY_LIMIT:

@@ -24,6 +24,11 @@ class Reply(Protocol):
     status: int
     headers: Mapping[str, str]
 
+    @property
+    def over(self) -> bool:
+        """Nothing is left to be read."""
+        ...
+
     def read(self) -> Awaitable[bytes]:
         """What has come, at least a byte; nothing once the answer is over. Raises `TransportFault`."""
         ...
@@ -113,6 +118,10 @@ class _ProxiedReply:
             return await self._response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise fault(error, started=True) from error
+
+    @property
+    def over(self) -> bool:
+        return self._response.content.at_eof()
 
     def release(self) -> None:
         self._response.release() if self._response.content.at_eof() else self._response.close()

@@ -153,7 +153,6 @@ def _tls() -> ssl.SSLContext:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_blocks",
         "_direct",
         "_due",
         "_failure",
@@ -178,6 +177,7 @@ class _Connection(asyncio.Protocol):
         "origin",
         "reusable",
         "status",
+        "unread",
     )
 
     def __init__(self, direct: Direct, origin: Origin) -> None:
@@ -189,7 +189,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[bytes] | None = None
         self._reading = False  # who waits wants blocks, not the head
         self._timer: asyncio.TimerHandle | None = None
-        self._blocks: list[bytes] = []
+        self.unread: list[bytes] = []
         self._size = 0
         self._paused = False
         self._failure: Exception | None = None
@@ -205,7 +205,7 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, request: Request, body: bytes) -> DirectReply:
         self._parser = httptools.HttpResponseParser(self)
-        self._blocks, self._size, self._failure = [], 0, None
+        self.unread, self._size, self._failure = [], 0, None
         self.status = 0
         self.headers: dict[str, str] = {}
         self._head, self._head_size, self._until_close = True, 0, False
@@ -224,15 +224,15 @@ class _Connection(asyncio.Protocol):
         """What has come, once something has; nothing once the answer is over. Raises what is wrong with the connection."""
         self._waiter = waiter = self._future()
         self._waited_since = self._now()
-        if self._timer is None or self._blocks or self.ended or self._failure is not None:
+        if self._timer is None or self.unread or self.ended or self._failure is not None:
             if self._timer is None and self._read_s:
                 self._look_at(self._waited_since + self._read_s)
             self._wake()
         return waiter
 
     def _taken(self) -> bytes:
-        blocks = self._blocks
-        self._blocks, self._size = [], 0
+        blocks = self.unread
+        self.unread, self._size = [], 0
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
@@ -284,7 +284,7 @@ class _Connection(asyncio.Protocol):
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        if self._reading and (self._blocks or self.ended):
+        if self._reading and (self.unread or self.ended):
             waiter.set_result(self._taken())
         elif self._failure is not None:
             waiter.set_exception(self._failure)
@@ -318,9 +318,9 @@ class _Connection(asyncio.Protocol):
             if not self.ended:  # what comes behind a whole answer is nobody's
                 self._fail(NotHttp() if self._head else CutOff())
         waiter = self._waiter
-        if self._reading and len(self._blocks) == 1 and waiter is not None and not waiter.done():  # nearly always
+        if self._reading and len(self.unread) == 1 and waiter is not None and not waiter.done():  # nearly always
             self._size = 0
-            waiter.set_result(self._blocks.pop())
+            waiter.set_result(self.unread.pop())
             return
         if self._head:
             self._head_size += len(data)
@@ -371,7 +371,7 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self.ended:
             return
-        self._blocks.append(body)
+        self.unread.append(body)
 
     def on_message_complete(self) -> None:
         if not self._head and not self._until_close and not self.ended:
@@ -388,6 +388,11 @@ class DirectReply:
         self._connection = connection
         self.status = connection.status
         self.headers: Mapping[str, str] = connection.headers
+
+    @property
+    def over(self) -> bool:
+        connection = self._connection
+        return connection.ended and not connection.unread
 
     def read(self) -> Awaitable[bytes]:
         """What has come; nothing once the answer is over."""

@@ -393,4 +393,4 @@ class App:
 
 
 def _typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
-    return headers if any(name == b"content-type" for name, _ in headers) else [default, *headers]
+    return headers if b"content-type" in dict(headers) else [default, *headers]

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Sequence
 from importlib.metadata import version
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
@@ -73,6 +74,9 @@ COUNTS = (
 TIMES = (("toolwire_first_byte_seconds", "Time to an answer's first byte."), ("toolwire_request_seconds", "Time to an answer's last byte."))
 
 
+_counts = attrgetter("cancelled", "input_tokens", "cached_tokens", "output_tokens", "tool_call_count", "tool_call_truncated")
+
+
 class _Times:
     """How long things took: how many within each of `SECONDS`, and all together."""
 
@@ -107,12 +111,9 @@ class _Turns:
         if found is None:
             found = self._models[by_model] = ([0] * len(COUNTS), (_Times(), _Times()))
         counts, (first_byte, duration) = found
-        counts[0] += summary.cancelled
-        counts[1] += summary.input_tokens
-        counts[2] += summary.cached_tokens
-        counts[3] += summary.output_tokens
-        counts[4] += summary.tool_call_count
-        counts[5] += summary.tool_call_truncated
+        for place, count in enumerate(_counts(summary)):
+            if count:
+                counts[place] += count
         duration.took(summary.duration_s)
         if summary.first_byte_s is not None:
             first_byte.took(summary.first_byte_s)
