@@ -170,7 +170,8 @@ class Trace:
             plan = replace(plan, turn=_NOTHING, scanner=None)
         else:
             self.turn = turn
-            self._grow(more)
+            if more:
+                self._grow(more)
         self.through = plain and turn.n == 1 and _passes_text(plan)
         self.plans += (plan,)
 

@@ -148,6 +148,10 @@ class Sampling:
     verbosity: str | None = None
 
 
+NO_SAMPLING = Sampling()
+"""What nearly every request says of it: nothing."""
+
+
 @record(frozen=True, slots=True)
 class Constraint:
     """What the decoder of a model is held to: `tools` are those that may be called, each call written as
@@ -186,7 +190,7 @@ class Turn:
     tool_choice: ToolChoice = ToolChoice("none")
     parallel: bool = True
     output: OutputFormat = OutputFormat()
-    sampling: Sampling = Sampling()
+    sampling: Sampling = NO_SAMPLING
     n: int = 1
     stream: bool = False
     include_usage: bool = False

@@ -40,7 +40,7 @@ from toolwire.decode.fields import (
 )
 from toolwire.decode.history import LEGACY_ID, pair
 from toolwire.decode.tools import NOTHING, Toolbox
-from toolwire.turn import Call, Item, Message, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.turn import NO_SAMPLING, Call, Item, Message, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
 
 MAX_N = 8
 
@@ -83,7 +83,6 @@ TOOLED = frozenset({"tools", "functions", "tool_choice", "function_call"})
 SPEAKERS = frozenset({"system", "developer", "user"})
 ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 
-_NO_SAMPLING = Sampling()
 _LEGACY_PREFIX = "call_legacy_"
 
 
@@ -108,7 +107,7 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
         tool_choice=choice,
         parallel=not legacy and parallel is not False,
         output=formats.TEXT if response_format is None else formats.read(response_format, "response_format", "chat"),
-        sampling=_NO_SAMPLING if sent.isdisjoint(SAMPLED) else _sampling(body),
+        sampling=NO_SAMPLING if sent.isdisjoint(SAMPLED) else _sampling(body),
         n=body.get("n") or 1,
         stream=body.get("stream") is True,
         include_usage=options is not None and options.get("include_usage") is True,

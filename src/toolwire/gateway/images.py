@@ -24,7 +24,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from toolwire.errors import ToolwireError
-from toolwire.turn import ImagePart, Item, Message, OtherPart, Part, Result, Turn
+from toolwire.turn import ImagePart, Item, Message, OtherPart, Part, Result, TextPart, Turn
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 NOT_PUBLIC = "its host is not a public address, or can not be found"
@@ -36,6 +36,7 @@ NOT_FOR_CLIENTS = tuple(
 )
 """Beside what Python knows: clouds' own services that look public (Azure's, Oracle's), translators to IPv4, protocols, examples."""
 UNICAST = ipaddress.ip_network("2000::/3")
+_SAYING = (Message, Result)
 INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".svc")
 
 
@@ -85,9 +86,11 @@ def checked(turn: Turn) -> Turn:
 
 def _urls(turn: Turn) -> Iterator[str]:
     for item in turn.items:
-        if not isinstance(item, Message | Result):
+        if not isinstance(item, _SAYING):
             continue
         for part in item.parts:
+            if type(part) is TextPart:  # nearly always
+                continue
             if isinstance(part, ImagePart):
                 if part.url and not part.url.startswith("data:"):
                     yield part.url

@@ -99,7 +99,7 @@ class Interpreter:
 
     def _declare(self, batch: list[Event]) -> list[Event]:
         """Calls of tools that the request does not declare: a name that is known by normalisation is put right, any other call is told as text."""
-        if not self._strange and not any(type(event) is CallBegin for event in batch):
+        if not self._strange and CallBegin not in map(type, batch):
             return batch
         out: list[Event] = []
         for event in batch:

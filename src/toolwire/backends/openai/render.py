@@ -16,7 +16,7 @@ from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import Profile
-from toolwire.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+from toolwire.turn import NO_SAMPLING, Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, Sampling, TextPart, ToolSpec, Turn
 
 Body = dict[str, Any]
 
@@ -52,7 +52,17 @@ def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile
         body.update(constraint_fields(turn.constraint, profile.schema, profile.strict_schema, profile.grammar))
     elif turn.output.type != "text":
         body["response_format"] = _response_format(turn.output, profile)
-    sampling = turn.sampling
+    if turn.sampling is not NO_SAMPLING:
+        _add_sampling(body, turn.sampling, options, profile)
+    if turn.user is not None:
+        body["user"] = turn.user
+    body["stream"] = turn.stream
+    if turn.stream and options.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profile: Profile) -> None:
     for name in SAMPLING_FIELDS:
         value = getattr(sampling, name)
         if value is not None:
@@ -63,12 +73,6 @@ def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile
         body["stop"] = list(sampling.stop)
     if sampling.effort is not None:
         body["reasoning_effort"] = sampling.effort
-    if turn.user is not None:
-        body["user"] = turn.user
-    body["stream"] = turn.stream
-    if turn.stream and options.stream_usage:
-        body["stream_options"] = {"include_usage": True}
-    return body
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------------------------------

@@ -44,17 +44,20 @@ class Ways:
     @property
     def profile(self) -> Profile:
         """The server as it is used now: without what it has refused, with what the options say."""
-        self._forget()
+        if self._refused:
+            self._forget()
         return self._profile
 
     @property
     def strategy(self) -> Strategy:
-        self._forget()
+        if self._refused:
+            self._forget()
         return self._strategy
 
     @property
     def capabilities(self) -> Capabilities:
-        self._forget()
+        if self._refused:
+            self._forget()
         return self._capabilities
 
     def learn(self, profile: Profile, facts: Facts | None = None) -> None:
@@ -72,13 +75,13 @@ class Ways:
         return what == "constraint" or self._options.tools == "auto"
 
     def _forget(self) -> None:
-        if self._refused:
-            now = self._clock()
-            gone = [what for what, until in self._refused.items() if until <= now]
-            for what in gone:
-                del self._refused[what]
-            if gone:
-                self._settle()
+        """What was refused long ago may be asked for again."""
+        now = self._clock()
+        gone = [what for what, until in self._refused.items() if until <= now]
+        for what in gone:
+            del self._refused[what]
+        if gone:
+            self._settle()
 
     def _settle(self) -> None:
         options, found = self._options, self._found

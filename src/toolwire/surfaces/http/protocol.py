@@ -82,7 +82,7 @@ class Cycle(RequestResponseCycle):
         if not b"".join(named).islower() or b"connection" in named or b"transfer-encoding" in named:
             await super().send(message)
             return
-        lines, length = [b"%b: %b" % header for header in headers], named.get(b"content-length")
+        lines, length = [*map(b": ".join, headers)], named.get(b"content-length")
         if length is None:
             lines.append(b"transfer-encoding: chunked")
         head = b"\r\n".join(lines)
