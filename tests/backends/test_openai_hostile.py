@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from toolwire.backends.openai import OpenAIBackend, OpenAIOptions, read
 from toolwire.backends.openai import backend as connection
 from toolwire.backends.openai.failures import RETRY_LIMIT_S, http_failure, stream_failure
 from toolwire.backends.openai.read import AnswerReader
+from toolwire.backends.openai.wire import decode_piece
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
 from toolwire.turn import Message, TextPart, ToolSpec, Turn
@@ -352,3 +356,74 @@ def test_options_that_work_are_taken() -> None:
         {"api_key": " key\n", "headers": {"X-Title": "Grüße", "x_y.z": ""}, "dialects": ["hermes"], "base_url": "http://[::1]:8080/v1"}
     )
     assert options.api_key == "key" and options.dialects == ("hermes",)
+
+
+# --- the short way of a piece of text ----------------------------------------------------------------------------------------------------------
+
+DELTAS = some.fixed_dictionaries(
+    {},
+    optional={
+        "content": some.sampled_from(["a", "", None, "\ud83d", "\ude00", "é😀", 7, ["x"], [{"type": "text", "text": "p"}]]),
+        "role": some.just("assistant"),
+        "tool_calls": some.sampled_from([None, [], [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{"}}]]),
+        "reasoning_content": some.sampled_from([None, "", "t"]),
+        "reasoning": some.sampled_from([None, "", "t"]),
+        "refusal": some.sampled_from([None, "", "no"]),
+        "function_call": some.sampled_from([None, {"name": "look", "arguments": "{}"}]),
+        "padding": some.just("x"),
+    },
+)
+CHOICES = some.fixed_dictionaries(
+    {"delta": some.one_of(DELTAS, some.none())},
+    optional={
+        "index": some.sampled_from([0, 0, 0, 1, "0", None]),
+        "finish_reason": some.sampled_from([None, None, None, "", "stop", "null", "length"]),
+        "logprobs": some.none(),
+        "message": some.sampled_from([None, {"content": "m"}]),
+    },
+)
+CHUNKS = some.fixed_dictionaries(
+    {"choices": some.one_of(some.lists(CHOICES, max_size=2), some.none())},
+    optional={
+        "id": some.just("c"),
+        "usage": some.sampled_from([None, {}, {"prompt_tokens": 1, "completion_tokens": 2}]),
+        "error": some.sampled_from([None, "", "broken", {"message": "no"}]),
+    },
+)
+TEXT = {"choices": [{"index": 0, "delta": {"content": "w "}, "finish_reason": None}]}
+
+
+def _fed(blocks: list[bytes]) -> list[list[Event]]:
+    reader = AnswerReader(turn())
+    return [*(reader.feed(block) for block in blocks if not reader.ended), [] if reader.ended else reader.finish()]
+
+
+@given(some.lists(some.one_of(CHUNKS, some.just(TEXT)), max_size=8), some.sets(some.integers(0, 8)))
+def test_the_short_way_gives_what_the_long_way_gives(chunks: list[dict[str, Any]], alone: set[int]) -> None:
+    blocks = [b""]
+    for place, one in enumerate(chunks):
+        blocks[-1] += b"data: " + json.dumps(one).encode() + b"\n\n"
+        if place not in alone:
+            blocks.append(b"")
+    short = _fed([block for block in blocks if block])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "decode_piece", msgspec.json.Decoder(int).decode)  # takes none of them
+        assert short == _fed([block for block in blocks if block])
+
+
+ODD_PIECES: tuple[tuple[dict[str, Any], int], ...] = (({"tool_calls": []}, 1), ({"reasoning_content": ""}, 1), ({"content": [{"text": "w "}]}, 0))
+
+
+@pytest.mark.parametrize(("more", "times"), ODD_PIECES)
+def test_where_every_piece_has_more_in_it_the_short_way_is_tried_once(more: dict[str, Any], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bytes] = []
+    decode = decode_piece
+
+    def trying(data: bytes) -> Any:
+        tried.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(read, "decode_piece", trying)
+    odd = {"choices": [{"index": 0, "delta": {"content": "w ", **more}, "finish_reason": None}]}
+    assert said(streamed(*[odd] * 20, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})) == "w " * 20
+    assert len(tried) == times

@@ -43,6 +43,19 @@ def batches(data: st.DataObject, events: list[Event]) -> list[list[Event]]:
     return [events[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(events)], strict=True)]
 
 
+@given(runs)
+def test_a_piece_that_is_said_is_what_it_is_when_it_is_fed(events: list[Event]) -> None:
+    turn = Turn("responses", "m", ())
+    for make in (
+        lambda: ChatEncoder("m", id="c", created=1, ids=counting_ids()),
+        lambda: ResponsesEncoder(turn, id="r", created=1, ids=counting_ids(), clock=lambda: 1.0),
+    ):
+        fed, said = make(), make()
+        for event in events:
+            assert (said.say(event.text) if isinstance(event, Text) else said.feed([event])) == fed.feed([event])
+        assert said.finish() == fed.finish()
+
+
 def chat_client(stream: bytes) -> dict[str, Any]:
     """What a chat client makes of a stream: texts and arguments concatenated, id and name taken once."""
     reader = SseReader()

@@ -69,6 +69,19 @@ def test_how_the_bytes_are_cut_makes_no_difference(stream: bytes, data: st.DataO
     assert read(*blocks) == read(stream)
 
 
+@given(st.lists(st.one_of(pieces, st.just(b"data: x\n\n")), max_size=10), st.integers(6, 12))
+def test_one_event_that_is_taken_by_itself_is_the_one_that_would_be_read(blocks: list[bytes], limit: int) -> None:
+    quick, reader = SseReader(limit), SseReader(limit)
+    for block in blocks:
+        try:
+            expected = reader.feed(block)
+        except ToolwireError:
+            assert quick.one(block) is None
+            return
+        one = quick.one(block)
+        assert (quick.feed(block) if one is None else [one[1]]) == expected
+
+
 @pytest.mark.parametrize(
     "stream",
     [b"data: " + b"x" * 100 + b"\n\n", b"data: xxxx\n" * 30, b"x" * 100, b": " + b"x" * 100 + b"\n\n"],

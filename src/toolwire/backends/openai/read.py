@@ -66,7 +66,8 @@ class AnswerReader:
         self._half = ""  # half of a surrogate pair that waits for the other
         self._half_of: type[Text | Thought | Refusal] = Text
         self._said = self._broken = self._whole = False
-        self._pieces = self._odd_pieces = False  # the last chunk was a piece of text, so that the next one will be; but they have more in them
+        self._pieces = False  # the last chunk was a piece of text, so that the next one will be
+        self._odd_pieces = self._tried = False  # they have more in them than the short way takes; it was tried for the chunk that is read
 
     def feed(self, block: bytes) -> list[Event]:
         if self._pieces and not self.ended and (one := self._sse.one(block)):  # the hot path: another piece of text, and nothing else
@@ -75,7 +76,7 @@ class AnswerReader:
                 if content:
                     return [Text(content)]
             except ODD:
-                pass
+                self._pieces, self._tried = False, True
         return self._read(self._sse.feed(block))
 
     def finish(self) -> list[Event]:
@@ -117,7 +118,7 @@ class AnswerReader:
                         out.append(Text(content))
                         continue
                 except ODD:
-                    pass
+                    self._pieces, self._tried = False, True
             data = frame.data if isinstance(frame, SseEvent) else frame
             try:
                 chunk = decode(data)
@@ -132,7 +133,8 @@ class AnswerReader:
 
     def _expect(self, piece: bool) -> None:
         """A chunk was read by the slow way. Where pieces of text are such that the fast one does not take them, it is not tried again and again."""
-        self._odd_pieces = self._odd_pieces or (piece and self._pieces)
+        self._odd_pieces = self._odd_pieces or (piece and self._tried)
+        self._tried = False
         self._pieces = piece and not (self._odd_pieces or self._half or self._reason or self._calls.calls)
 
     def _odd(self, data: bytes, is_error: bool, out: list[Event]) -> None:
