@@ -29,7 +29,7 @@ ROW_BYTES, FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 18, 130, 100, 120
 """What is needed around a row, and, where they are odd, around a frame, a batch and an event."""
 PAGE = 8 * 1024
 """Bytes. All pages are alike, so that what one turn lets go of is what the next one needs: buffers as long as their streams leave holes in memory."""
-_BLOCK = Struct("<HHI")
+_BLOCK = Struct("<HII")
 """Of rows that are packed together: their kind, how many they are, and how many bytes all of them take before what they became."""
 _SAYING, _TEXTS, _PASSING = frozenset({Text, Thought, Refusal}), {Text}, {Text, Usage, Finish}
 Row = tuple[float, int, Any, bytes]
@@ -98,7 +98,7 @@ class Tape:
             for piece in pieces:
                 lane += (at, piece, b"")
             lane += (at, last, became)
-            if len(lane) >= FULL or len(became) > LARGE:
+            if len(lane) >= FULL or len(became) + len(last) + sum(map(len, pieces)) > LARGE:
                 self.pack(lane)
         else:
             self.keep_odd(kind, (choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)), became)

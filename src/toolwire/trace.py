@@ -111,6 +111,8 @@ class Trace:
     tape: Tape = field(default_factory=Tape)
     runs: tuple[TracedRun, ...] = ()
     """The runs of the backend, in the order in which they began."""
+    remade: tuple[float, ...] = ()
+    """When a batch that was kept, of a run whose text goes out as it is, had become something that looks like it: what goes out next."""
     whole: bytes | None = None
     """The answer, where it is no stream."""
     failure: Failure | None = None
@@ -161,6 +163,7 @@ class Trace:
 
     def planned(self, turn: Turn, plan: Plan, plain: bool = False) -> None:
         """How the turn is served; once more where the backend refused the first way. `plain`: the answer is in OpenAI's form."""
+        self.through = plain and turn.n == 1 and _passes_text(plan)
         more = 0
         if turn is not self.decoded or self.previous or self.references:  # images that were fetched, items that were looked up
             more = sum(map(_item_bytes, turn.items)) + weight(self.references or {})
@@ -172,7 +175,6 @@ class Trace:
             self.turn = turn
             if more:
                 self._grow(more)
-        self.through = plain and turn.n == 1 and _passes_text(plan)
         self.plans += (plan,)
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
@@ -219,7 +221,7 @@ class Trace:
 
     def lane(self, kind: int) -> Lane:
         """Where a stream's frames (what was read, as it was read) or its pieces of text go, without a call of a tap …"""
-        return self.tape.lane(kind)
+        return self.tape.lane(kind) if self.recording else Lane(kind)
 
     def pack(self, lane: Lane) -> None:
         """… and what who fills it calls when it is full."""
@@ -263,7 +265,9 @@ class Trace:
             self._break_off()
 
     def stop(self, cut: bool = False) -> None:
-        """Nothing more is kept."""
+        """Nothing more is kept. Who fills a lane goes on filling it, and what is kept must not see that."""
+        if self.recording:
+            self.tape = self.tape.copy()
         self.cut = self.cut or cut
         self.recording = False
 

@@ -102,6 +102,7 @@ ANSWERS = {
     "of a length": (writes(WHOLE), 1),
     "in pieces": (writes(*(WHOLE[at : at + 1] for at in range(len(WHOLE)))), 1),
     "in chunks": (writes(CHUNKED, b"1\r\nh\r\n", b"1;x=y\r\ni\r\n", b"0\r\n\r\n"), 1),
+    "in chunks, with a long extension": (writes(CHUNKED, b"1\r\nh\r\n", b"1;x=" + b"y" * 300_000, b"\r\ni\r\n0\r\n\r\n"), 1),
     "in chunks, with trailers": (writes(CHUNKED + b"2\r\nhi\r\n0\r\nx-sum: 1\r\n\r\n"), 1),
     "after hints": (writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + WHOLE), 1),
     "until the end": (then_closes(b"HTTP/1.1 200 OK\r\n\r\nh", b"i"), 2),

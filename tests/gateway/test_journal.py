@@ -10,6 +10,7 @@ import stat
 from collections.abc import AsyncGenerator
 from contextvars import Context, copy_context
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from weakref import ref
 
@@ -21,7 +22,7 @@ from toolwire.backends.base import Batch
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.config import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.errors import ToolwireError
-from toolwire.events import Finish, Text
+from toolwire.events import CallArgs, CallBegin, CallEnd, Finish, Text, Usage
 from toolwire.gateway import journal as journals
 from toolwire.gateway.journal import Journal
 from toolwire.gateway.masking import Mask, secrets_of
@@ -30,7 +31,7 @@ from toolwire.gateway.recording import Recording, got, masked, write, wrote
 from toolwire.gateway.segments import Segments, TurnRecord
 from toolwire.gateway.store import Store
 from toolwire.ids import counting_ids
-from toolwire.tape import FRAME, Tape
+from toolwire.tape import FRAME, FULL, OUT, Lane, Tape
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 from toolwire.trace import frame_tap
@@ -245,6 +246,77 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         await run.answer({id: Result(id, (TextPart("sunny"),)) for id in run.pending})
     assert [[what[0] for _, kind, what, _ in trace.tape.all() if kind == FRAME] for trace in traces] == [["first"], ["second"]]
     await run.cancel()
+
+
+# --- lanes -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _trace(id: str = "turn_1", raw: bytes = b"{}") -> tracing.Trace:
+    return tracing.Trace(id, "chat", raw, Caller(), 0.0, lambda trace, size: True)
+
+
+def _say(trace: tracing.Trace, lane: Lane, words: str) -> None:
+    lane += (perf_counter(), words, b"data")
+    if len(lane) >= FULL:
+        trace.pack(lane)
+
+
+def test_a_trace_that_stops_keeps_what_came_before_and_nothing_that_comes_after() -> None:
+    trace = _trace()
+    lane = trace.lane(OUT)
+    for number in range(1000):
+        if number == 20:
+            trace.stop(cut=True)
+        _say(trace, lane, f"<{number}>")
+    trace.end()
+    assert [what for _, _, what, _ in trace.tape.all()] == [f"<{number}>" for number in range(20)]
+
+
+def test_a_trace_that_was_let_go_of_shows_nothing_of_another() -> None:
+    first, second = _trace("turn_1"), _trace("turn_2")
+    for trace in (first, second):
+        trace.forget()
+    lane = first.lane(OUT)
+    for number in range(40):
+        _say(first, lane, f"secret {number}")
+    assert not first.tape.all() and not second.snapshot().tape.all()
+
+
+@pytest.mark.parametrize("kind", ["sent", "batch"])
+def test_large_pieces_count_at_once(kind: str) -> None:
+    trace = _trace()
+    run = trace.begin_run("run")
+    for _ in range(15):
+        trace.sent(0, [Text("x" * 4_000_000)]) if kind == "sent" else trace.batch(run, [Text("x" * 4_000_000)])
+    assert not trace.recording and trace.cut and trace.tape.size < 13_000_000
+
+
+STRANGE: Batch = [CallBegin(0, "strange", "c1"), CallArgs(0, "{}"), CallEnd(0)]
+TOLD: dict[str, tuple[list[Batch], str]] = {
+    "text": ([[Text("a"), Text("b")], [Text("c"), Usage(1, 1), Finish()]], "abc"),
+    "an undeclared call at the end": ([[*STRANGE, Usage(1, 1), Finish()]], "[call strange] {}"),
+    "an undeclared call and text": ([[*STRANGE, Text("x"), Text("y")], [Text("z")], [Usage(1, 1), Finish()]], "[call strange] {}xyz"),
+    "an undeclared call around text": ([STRANGE[:1], [Text("x")], STRANGE[1:], [Text("y")], [Finish()]], "[call strange] x{}y"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_backend_said_is_told_once(name: str, stream: bool) -> None:
+    batches, expected = TOLD[name]
+
+    class Saying(ScriptedBackend):
+        async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+            for batch in batches:
+                yield list(batch)
+
+    gateway = Gateway(Settings(), backends={"m": Saying("m")})
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    answer = await gateway.respond("chat", json.dumps(body).encode(), Caller())
+    if answer.stream is not None:
+        [block async for block in answer.stream]
+    recording = await journal_of(gateway).recording(journal_of(gateway).records()[0].id)
+    assert recording is not None and wrote(recording).replace("\n", "") == expected
 
 
 # --- the bounds --------------------------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from time import perf_counter
 
 from toolwire.backends.base import Backend, Batch
 from toolwire.errors import ToolwireError
@@ -43,9 +44,13 @@ async def interpreted(
                 if passes and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
                     yield batch
                     continue
-                if trace is not None and traced is not None and not (passes and passing(batch)):
+                if trace is None or traced is None or (passes and passing(batch)):
+                    out = interpreter.feed(batch)
+                else:
                     trace.batch(traced, batch)
-                out = interpreter.feed(batch)
+                    out = interpreter.feed(batch)
+                    if passes and out and passing(out):
+                        trace.remade += (perf_counter(),)
                 if out:
                     yield out
                 if interpreter.ended:

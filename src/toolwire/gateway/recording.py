@@ -79,19 +79,22 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
         _tell_again(trace, tools)
     out = Recording(_request(trace, tools), [_plan(plan, trace.turn) for plan in trace.plans])
     through = [(run.began, number) for number, run in enumerate(trace.runs) if run.through]
+    remade, told_at = list(trace.remade), -1.0
     for at, kind, what, became in trace.tape.all():
         if kind == FRAME:
             out.frames.append((ms(at), *_frame(what)))
             continue
         choice, events = batch_of(what)
         batch = [event_json(event) for event in events]
-        if kind == OUT:
-            out.events += [(ms(at), choice, event) for event in batch]
-            if became:
-                out.wire.append((ms(at), "stream", _text(became)))
         if kind != OUT:
             out.batches.append((ms(at), kind - RUN, batch))
-        elif through and events and passing(events):
+            continue
+        out.events += [(ms(at), choice, event) for event in batch]
+        if became:
+            out.wire.append((ms(at), "stream", _text(became)))
+        while remade and remade[0] <= at:
+            remade, told_at = remade[1:], at  # its batch was kept
+        if through and events and passing(events) and at != told_at:
             out.batches.append((ms(at), next((number for began, number in reversed(through) if began <= at), 0), batch))
     last = turn.get("duration_ms") or 0.0
     if trace.whole is not None:

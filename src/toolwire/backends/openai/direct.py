@@ -240,6 +240,7 @@ class _Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """A server that answered before it had read everything may never read it: what is asked next would wait behind that."""
+        self._waiter = None
         if self.ended and self.usable() and self.status != 413 and not self._transport.get_write_buffer_size():
             self._direct.keep(self)
         else:
@@ -327,7 +328,7 @@ class _Connection(asyncio.Protocol):
             if self._head_size > MAX_HEAD:
                 self._fail(NotHttp())
             return
-        if self._size > HIGH_WATER and not self._paused and not self.ended:
+        if self._size > HIGH_WATER and self.unread and not self._paused and not self.ended:
             self._paused = True
             self._transport.pause_reading()
         self._wake()

@@ -128,6 +128,7 @@ class AnswerReader:
                 self._take(chunk, out)
                 self._expect(len(out) == before + 1 and type(out[-1]) is Text)
             except ODD:
+                self._pieces = False
                 self._odd(data, isinstance(frame, SseEvent) and frame.name == "error", out)
         return out
 

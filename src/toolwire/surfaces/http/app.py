@@ -125,14 +125,17 @@ class App:
             await self.forwarding.close()
         await self.keys.close()
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Gives what has to be awaited: a coroutine around it would be gone through with every block of a stream."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             exchange = self.exchange(scope, receive, send)
-            return exchange.reply_nothing() if scope["method"] == "OPTIONS" else self.handled(exchange, self._request(exchange, receive, send))
-        if scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
-            return self._all_sockets().serve(scope, receive, send)
-        return self._other_protocol(scope, receive, send)
+            if scope["method"] == "OPTIONS":
+                await exchange.reply_nothing()
+            else:
+                await self.handled(exchange, self._request(exchange, receive, send))
+        elif scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
+            await self._all_sockets().serve(scope, receive, send)
+        else:
+            await self._other_protocol(scope, receive, send)
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """A request as its client made it, whatever stood in between."""
