@@ -93,12 +93,12 @@ class Tape:
         """Pieces of the first choice's text are rows of text, each its own, the last with what all of them became. Any other batch is odd: its
         choice, and its events."""
         if not choice and only_text(batch):
-            lane, at = self.lane(kind), perf_counter()
-            *pieces, last = (event.text for event in batch)  # type: ignore[union-attr]
-            for piece in pieces:
-                lane += (at, piece, b"")
-            lane += (at, last, became)
-            if len(lane) >= FULL or len(became) + len(last) + sum(map(len, pieces)) > LARGE:
+            lane, at, size = self.lane(kind), perf_counter(), len(became)
+            for event in batch:
+                lane += (at, event.text, b"")  # type: ignore[union-attr]
+                size += len(event.text)  # type: ignore[union-attr]
+            lane[-1] = became
+            if len(lane) >= FULL or size > LARGE:
                 self.pack(lane)
         else:
             self.keep_odd(kind, (choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)), became)

@@ -311,7 +311,6 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self.heard = True
-        self._size += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -320,9 +319,9 @@ class _Connection(asyncio.Protocol):
                 self._fail(NotHttp() if self._head else CutOff())
         waiter = self._waiter
         if self._reading and len(self.unread) == 1 and waiter is not None and not waiter.done():  # nearly always
-            self._size = 0
             waiter.set_result(self.unread.pop())
             return
+        self._size += len(data)  # nobody waits: it lies here
         if self._head:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD:

@@ -70,7 +70,7 @@ class AnswerReader:
         self._odd_pieces = self._tried = False  # they have more in them than the short way takes; it was tried for the chunk that is read
 
     def feed(self, block: bytes) -> list[Event]:
-        if self._pieces and not self.ended and (one := self._sse.one(block)):  # the hot path: another piece of text, and nothing else
+        if self._pieces and (one := self._sse.one(block)):  # the hot path: another piece of text, and nothing else
             try:
                 content = decode_piece(one[1]).choices[0].delta.content
                 if content:
