@@ -13,7 +13,7 @@ import pytest
 
 from toolwire.backends.openai import PROFILES, Asker, ListedModel, OpenAIBackend, OpenAIOptions, identify, list_models, render
 from toolwire.backends.openai.backend import ASK_AGAIN_S
-from toolwire.backends.openai.discover import facts_of
+from toolwire.backends.openai.discover import Said, facts_of
 from toolwire.backends.openai.profiles import by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
 from toolwire.backends.openai.ways import Facts
@@ -182,6 +182,18 @@ async def test_a_server_that_was_not_there_is_asked_again_soon(profile: str, mon
 async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
     async with FakeUpstream(Reply(), pages={"/props": None, "/completion": {}}) as upstream, aiohttp.ClientSession() as session:
         assert await facts_of(Asker(upstream.base_url, "", session), PROFILES["llamacpp"], "m") is None
+
+
+class Busy(Asker):
+    """Tells what stands ready, and has no time for anything that it would have to work for."""
+
+    async def ask(self, url: str, body: Any = None) -> Said | None:
+        return Said("{}", "llama.cpp") if body is None else None
+
+
+async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:
+    async with aiohttp.ClientSession() as session:
+        assert await facts_of(Busy("http://127.0.0.1:1/v1", "", session), PROFILES["llamacpp"], "m") is None
 
 
 async def test_ollama_says_whether_a_model_has_tools() -> None:

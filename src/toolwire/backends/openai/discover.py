@@ -126,7 +126,8 @@ async def facts_of(asker: Asker, profile: Profile, model: str) -> Facts | None:
         return None if shown is None else Facts(tools=_has(_object(shown).get("capabilities"), "tools"))
     if profile.name == "llamacpp":
         props = await asker.ask(asker.root + "/props")
-        return None if props is None or not props.text else Facts(tools=_template_tools(_object(props)), lark=await _takes_lark(asker))
+        lark = None if props is None or not props.text else await _takes_lark(asker)
+        return None if lark is None else Facts(tools=_template_tools(_object(props)), lark=lark)
     return Facts()
 
 
@@ -137,11 +138,13 @@ def _template_tools(props: Entry) -> bool | None:
     return tools if isinstance(tools, bool) else None
 
 
-async def _takes_lark(asker: Asker) -> bool:
+async def _takes_lark(asker: Asker) -> bool | None:
     """Whether llama.cpp was built with llguidance, which it must be told of by no grammar: another build would abort. With llguidance it turns any
-    JSON schema into a Lark grammar, which stands in the settings that it answers with."""
-    answer = await asker.json(asker.root + "/completion", {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}})
-    settings = answer.get("generation_settings")
+    JSON schema into a Lark grammar, which stands in the settings that it answers with. None: it is too busy to say."""
+    answer = await asker.ask(asker.root + "/completion", {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}})
+    if answer is None:
+        return None
+    settings = _object(answer).get("generation_settings")
     grammar = settings.get("grammar") if isinstance(settings, dict) else None
     return isinstance(grammar, str) and grammar.startswith("%llguidance")
 
