@@ -288,11 +288,11 @@ def _field(turn: Turn) -> str:
 
 
 def _images(turn: Turn) -> list[tuple[Item, ImagePart]]:
-    return [(item, part) for item in turn.items if isinstance(item, Message | Result) for part in item.parts if isinstance(part, ImagePart)]
+    return [(item, part) for item in turn.items if isinstance(item, _SAYING) for part in item.parts if isinstance(part, ImagePart)]
 
 
 def _replaced(item: Item, fetched: Mapping[str, str]) -> Item:
-    if not isinstance(item, Message | Result):
+    if not isinstance(item, _SAYING):
         return item
     parts: tuple[Part, ...] = tuple(
         replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in item.parts

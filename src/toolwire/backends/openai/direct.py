@@ -321,15 +321,16 @@ class _Connection(asyncio.Protocol):
         if self._reading and len(self.unread) == 1 and waiter is not None and not waiter.done():  # nearly always
             waiter.set_result(self.unread.pop())
             return
-        self._size += len(data)  # nobody waits: it lies here
         if self._head:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD:
                 self._fail(NotHttp())
             return
-        if self._size > HIGH_WATER and self.unread and not self._paused and not self.ended:
-            self._paused = True
-            self._transport.pause_reading()
+        if self.unread:  # nobody waits: it lies here
+            self._size += len(data)
+            if self._size > HIGH_WATER and not self._paused and not self.ended:
+                self._paused = True
+                self._transport.pause_reading()
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -70,13 +70,8 @@ class AnswerReader:
         self._odd_pieces = self._tried = False  # they have more in them than the short way takes; it was tried for the chunk that is read
 
     def feed(self, block: bytes) -> list[Event]:
-        if self._pieces and (one := self._sse.one(block)):  # the hot path: another piece of text, and nothing else
-            try:
-                content = decode_piece(one[1]).choices[0].delta.content
-                if content:
-                    return [Text(content)]
-            except ODD:
-                self._pieces, self._tried = False, True
+        if self._pieces and (one := self._sse.one(block)) and (piece := self._piece(one[1])):  # the hot path: it, and nothing else
+            return [piece]
         return self._read(self._sse.feed(block))
 
     def finish(self) -> list[Event]:
@@ -111,14 +106,9 @@ class AnswerReader:
         for frame in frames:
             if self.ended:
                 break
-            if self._pieces and type(frame) is bytes:  # several of them in one read
-                try:
-                    content = decode_piece(frame).choices[0].delta.content
-                    if content:
-                        out.append(Text(content))
-                        continue
-                except ODD:
-                    self._pieces, self._tried = False, True
+            if self._pieces and type(frame) is bytes and (piece := self._piece(frame)):
+                out.append(piece)
+                continue
             data = frame.data if isinstance(frame, SseEvent) else frame
             try:
                 chunk = decode(data)
@@ -131,6 +121,15 @@ class AnswerReader:
                 self._pieces = False
                 self._odd(data, isinstance(frame, SseEvent) and frame.name == "error", out)
         return out
+
+    def _piece(self, data: bytes) -> Text | None:
+        """One more piece of text, where the chunk is that and nothing else."""
+        try:
+            content = decode_piece(data).choices[0].delta.content
+        except ODD:
+            self._pieces, self._tried = False, True
+            return None
+        return Text(content) if content else None
 
     def _expect(self, piece: bool) -> None:
         """A chunk was read by the slow way. Where pieces of text are such that the fast one does not take them, it is not tried again and again."""

@@ -64,17 +64,18 @@ class Metrics:
 # --- turns -------------------------------------------------------------------------------------------------------------------------------------
 
 COUNTS = (
-    ("toolwire_requests_cancelled", "Turns cancelled because the client left."),
-    ("toolwire_input_tokens", "Tokens read by models, as the backends count them."),
-    ("toolwire_cached_tokens", "Of these, tokens that a cache held."),
-    ("toolwire_output_tokens", "Tokens written by models."),
-    ("toolwire_tool_calls", "Tool calls sent to clients."),
-    ("toolwire_turns_truncated", "Turns in which policy dropped tool calls or text."),
+    ("toolwire_requests_cancelled", "Turns cancelled because the client left.", "cancelled"),
+    ("toolwire_input_tokens", "Tokens read by models, as the backends count them.", "input_tokens"),
+    ("toolwire_cached_tokens", "Of these, tokens that a cache held.", "cached_tokens"),
+    ("toolwire_output_tokens", "Tokens written by models.", "output_tokens"),
+    ("toolwire_tool_calls", "Tool calls sent to clients.", "tool_call_count"),
+    ("toolwire_turns_truncated", "Turns in which policy dropped tool calls or text.", "tool_call_truncated"),
 )
+"""Each with what a turn's summary calls it."""
 TIMES = (("toolwire_first_byte_seconds", "Time to an answer's first byte."), ("toolwire_request_seconds", "Time to an answer's last byte."))
 
 
-_counts = attrgetter("cancelled", "input_tokens", "cached_tokens", "output_tokens", "tool_call_count", "tool_call_truncated")
+_counts = attrgetter(*(counted for *_, counted in COUNTS))
 
 
 class _Times:
@@ -122,7 +123,7 @@ class _Turns:
         yield self._totals(CounterMetricFamily("toolwire_requests", "Turns that ended.", labels=("api", "model", "strategy", "status")), slice(4))
         told = "Turns by how they began: new, resumed from a park, replayed."
         yield self._totals(CounterMetricFamily("toolwire_turns", told, labels=("kind",)), slice(4, 5))
-        for number, (name, told) in enumerate(COUNTS):
+        for number, (name, told, _) in enumerate(COUNTS):
             family = CounterMetricFamily(name, told, labels=("api", "model"))
             for labels, (counts, _) in self._models.items():
                 family.add_metric(labels, counts[number])
