@@ -245,3 +245,23 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     expect(jump).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(answer(page)).to_contain_text("Stopped.")
+
+
+def test_a_slow_word_of_the_server_does_not_take_a_person_back_to_the_end(site: Any, browse: Any) -> None:
+    lines = [f'say "Line {number} of many.\\n\\n"\npause 25ms' for number in range(400)]
+    page = browse(site(models={"m": {"script": "\n".join(lines)}}), height=500).tab()
+    held: list[tuple[Any, Any]] = []
+    page.route("**/turns*", lambda route: held.append((route, route.fetch())))
+    send(page, "Tell me a lot.")
+    view = page.get_by_role("region", name="Conversation")
+    page.wait_for_function("node => node.scrollTop > 300", arg=view.element_handle())
+    view.hover()
+    page.mouse.wheel(0, -200)
+    jump = page.get_by_role("button", name="Jump to the end")
+    expect(jump).to_be_visible()
+    route, response = held[0]
+    route.fulfill(response=response)
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("")
+    expect(jump).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(answer(page)).to_contain_text("Stopped.")

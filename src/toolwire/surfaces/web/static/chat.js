@@ -360,8 +360,8 @@ class Chat {
         this.composer.move(id)
         this.context.navigate(`/ui/chat/${encodeURIComponent(id)}`, { replace: true })
       }
+      this.scroller.toEnd() // not when it is taken: by then the person may have turned to something else
       await api.post(path(id, '/turns'), { text: words, model })
-      this.scroller.toEnd()
       return true
     } catch (error) {
       if (error.status === 0)
