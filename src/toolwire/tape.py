@@ -27,6 +27,10 @@ FULL, LARGE = 3 * FEW, 4 * 1024
 """A lane is packed when it has so many members, or has got one of so many bytes."""
 ROW_BYTES, FRAME_BYTES, BATCH_BYTES, EVENT_BYTES = 18, 130, 100, 120
 """What is needed around a row, and, where they are odd, around a frame, a batch and an event."""
+LEAST_BYTES = 16
+"""Every row takes as much: its time, and two lengths."""
+EACH_BYTES = 32 * 1024
+"""When so much came, it is looked how much there is in all."""
 PAGE = 8 * 1024
 """Bytes. All pages are alike, so that what one turn lets go of is what the next one needs: buffers as long as their streams leave holes in memory."""
 _BLOCK = Struct("<HII")
@@ -51,9 +55,9 @@ class Lane(list[Any]):
 
 
 class Tape:
-    """`counted` is about how many bytes the rows hold that are packed or odd, `looked_at` how many they were when somebody last looked at it."""
+    """`counted` is about how many bytes the rows hold that are packed or odd, `look_at` how many they may become until somebody looks at it."""
 
-    __slots__ = ("_lanes", "_odd", "_packed", "_pages", "_place", "counted", "looked_at")
+    __slots__ = ("_lanes", "_odd", "_packed", "_pages", "_place", "counted", "look_at")
 
     def __init__(self) -> None:
         self._lanes: tuple[Lane, ...] = ()
@@ -61,7 +65,7 @@ class Tape:
         self._packed = 0  # how many rows are in the pages
         self._pages: list[bytearray] | None = None
         self._place = PAGE  # up to here the last of them is full
-        self.counted = self.looked_at = 0
+        self.counted, self.look_at = 0, EACH_BYTES
 
     @property
     def rows(self) -> int:
@@ -101,7 +105,7 @@ class Tape:
             if len(lane) >= FULL or size > LARGE:
                 self.pack(lane)
         else:
-            self.keep_odd(kind, (choice, *batch), BATCH_BYTES + sum(map(_event_bytes, batch)), became)
+            self.keep_odd(kind, (choice, *batch), _batch_bytes(batch), became)
 
     def pack(self, lane: Lane) -> None:
         """Empties a lane."""
@@ -180,10 +184,15 @@ def batch_of(what: Any) -> tuple[int, tuple[Event, ...]]:
 # --- how much is held --------------------------------------------------------------------------------------------------------------------------
 
 
-def _event_bytes(event: Event) -> int:
-    kind = type(event)
-    said = event.text if kind in _SAYING else event.delta if kind is CallArgs else ""  # type: ignore[union-attr]
-    return EVENT_BYTES + len(said)
+def _batch_bytes(batch: list[Event]) -> int:
+    size = BATCH_BYTES + EVENT_BYTES * len(batch)
+    for event in batch:
+        kind = type(event)
+        if kind in _SAYING:
+            size += len(event.text)  # type: ignore[union-attr]
+        elif kind is CallArgs:
+            size += len(event.delta)  # type: ignore[union-attr]
+    return size
 
 
 def weight(data: Any, depth: int = 4) -> int:

@@ -2,7 +2,7 @@
 
 Rules: a tap costs an append, and in a stream no more than that (`Lane`). What is kept is bounded by rows and bytes; beyond them the trace stops and
 says that it was `cut`. A tap never raises, and changes nothing of what it sees. `current` is the trace of the request that is being answered: a
-backend that has a wire of its own asks for it once, when a run or a segment begins, and hands it what it reads. Standard library only.
+backend that has a wire of its own asks for it once, when a run or a segment begins, and hands it what it reads.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
+import msgspec
+
 from toolwire.events import Event
-from toolwire.tape import FRAME, FRAME_BYTES, OUT, RUN, Lane, Tape, weight
+from toolwire.tape import EACH_BYTES, FRAME, FRAME_BYTES, LEAST_BYTES, OUT, RUN, Lane, Tape, weight
 from toolwire.turn import Call, Message, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ REQUEST_COPIES = 3
 """A request is held as bytes, as the decoded turn, and as what the backend is asked."""
 READ = "read"
 """The label of what was read of a network: nearly every frame of a stream."""
-EACH_BYTES = 32 * 1024
-"""When so much came, it is looked how much there is in all."""
 _NOTHING = Turn("chat", "", ())
 _TOLD_AGAIN = ("none", "native")
 """Ways to serve a turn that need nothing but the request to be planned."""
@@ -78,9 +78,9 @@ class TracedRun(NamedTuple):
     through: bool
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Trace:
-    """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on."""
+class Trace(msgspec.Struct, eq=False, weakref=True):
+    """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on. A struct, because it has many fields, few of which most
+    turns set."""
 
     id: str
     api: Api
@@ -89,7 +89,7 @@ class Trace:
     at: float
     grown: Callable[[Trace, int], bool]
     stored: bool = False
-    started: float = field(default_factory=perf_counter)
+    started: float = msgspec.field(default_factory=perf_counter)
     kind: str = "new"
     backend_id: str = ""
     backend_kind: str = ""
@@ -108,7 +108,7 @@ class Trace:
     through: bool = False
     committed: bool = False
     """The stream was begun before the backend had said anything."""
-    tape: Tape = field(default_factory=Tape)
+    tape: Tape = msgspec.field(default_factory=Tape)
     runs: tuple[TracedRun, ...] = ()
     """The runs of the backend, in the order in which they began."""
     remade: tuple[float, ...] = ()
@@ -196,8 +196,10 @@ class Trace:
         """A batch of a backend's run, before anything looks at it."""
         if self.recording:
             try:
-                self.tape.keep_batch(run.kind, batch)
-                self._look()
+                tape = self.tape
+                tape.keep_batch(run.kind, batch)
+                if tape.counted > tape.look_at:
+                    self.weigh()
             except Exception:
                 self._break_off()
 
@@ -205,8 +207,10 @@ class Trace:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
             try:
-                self.tape.keep_odd(FRAME, (label, data), FRAME_BYTES + weight(data))
-                self._look()
+                tape = self.tape
+                tape.keep_odd(FRAME, (label, data), FRAME_BYTES + (len(data) if type(data) is bytes else weight(data)))
+                if tape.counted > tape.look_at:
+                    self.weigh()
             except Exception:
                 self._break_off()
 
@@ -214,8 +218,10 @@ class Trace:
         """The events of a choice after policy, and the bytes of the stream that they became, if any."""
         if self.recording:
             try:
-                self.tape.keep_batch(OUT, events, choice, became)
-                self._look()
+                tape = self.tape
+                tape.keep_batch(OUT, events, choice, became)
+                if tape.counted > tape.look_at:
+                    self.weigh()
             except Exception:
                 self._break_off()
 
@@ -227,17 +233,15 @@ class Trace:
         """… and what who fills it calls when it is full."""
         try:
             if self.recording:
-                self.tape.pack(lane)
-                self._look()
+                tape = self.tape
+                tape.pack(lane)
+                if tape.counted > tape.look_at:
+                    self.weigh()
         except Exception:
             self._break_off()
         lane.clear()
 
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        if self.tape.counted > self.tape.looked_at + EACH_BYTES:
-            self.weigh()
 
     def _break_off(self) -> None:
         """Who only watches must not change what is watched."""
@@ -250,10 +254,10 @@ class Trace:
             return
         tape = self.tape
         size = tape.size + (0 if self.whole is None else len(self.whole))
-        tape.looked_at = tape.counted
+        tape.look_at = tape.counted + EACH_BYTES
         grown, self._weighed = size - self._weighed, size
         self._grow(grown)
-        if self.size >= MOST_BYTES or tape.rows >= MOST_ROWS:
+        if self.size >= MOST_BYTES or (size > MOST_ROWS * LEAST_BYTES and tape.rows >= MOST_ROWS):
             self.stop(cut=True)
 
     def _grow(self, size: int) -> None:

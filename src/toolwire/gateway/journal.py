@@ -113,7 +113,8 @@ class Journal:
             self._make_room()
             if self._writer is not None:
                 self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
-            self._tell(lambda: record)
+            if self.listeners:
+                self._tell(lambda: record)
         except Exception:
             log.exception("the end of a turn could not be kept")
 
@@ -135,8 +136,9 @@ class Journal:
     def _make_room(self) -> None:
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
-        while self._kept and (self._bytes > self._most_bytes or len(self._kept) > self._most_traces):
-            self._bytes -= self._kept.popitem(last=False)[1].size  # whoever looks at it has a copy
+        kept = self._kept
+        while len(kept) > self._most_traces or (self._bytes > self._most_bytes and kept):
+            self._bytes -= kept.popitem(last=False)[1].size  # whoever looks at it has a copy
 
     def _forget_before(self, due: float) -> None:
         """What is older than it may be leaves memory too."""
@@ -291,9 +293,9 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         trace.at,
         "ended",
         summary.request_id,
-        _name(summary.key_id),
+        _name(summary.key_id[:LONGEST_NAME]),
         summary.api,
-        _name(summary.model),
+        _name(summary.model[:LONGEST_NAME]),
         summary.backend,
         summary.strategy,
         trace.kind,
@@ -302,15 +304,15 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         summary.finish,
         summary.error_kind,
         summary.cancelled,
-        tuple(map(_name, summary.tool_call_names)),
+        tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]) if summary.tool_call_names else (),
         tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]) if summary.tool_call_ids else (),
         summary.input_tokens,
         summary.output_tokens,
         _ms(summary.first_byte_s),
-        _ms(summary.duration_s),
+        round(summary.duration_s * 1000, 2),
         intern(summary.report),
         dict(summary.dropped) if summary.dropped else None,
-        _ms(trace.parked_s),
+        None if trace.parked_s is None else _ms(trace.parked_s),
         trace.resumed_from,
         trace.parked_at is not None,
     )
@@ -320,13 +322,9 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 2)
 
 
-def _name(text: str) -> str:
-    """A name that a client gave, fit to be kept, and held once for all lines."""
-    return _short_name(text) if len(text) <= LONGEST_NAME else _short_name(text[:LONGEST_NAME])
-
-
 @lru_cache(1024)
-def _short_name(text: str) -> str:
+def _name(text: str) -> str:
+    """A short name that a client gave, fit to be kept, and held once for all lines."""
     return intern(scrub(text))
 
 

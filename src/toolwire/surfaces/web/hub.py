@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +27,8 @@ class Hub:
     def __init__(self) -> None:
         self._tabs: set[Tab] = set()
         self.closed = False
+        self.on_watched: Callable[[bool], None] = lambda watched: None
+        """Is told when the first tab has come, and when the last one has left."""
 
     @property
     def watched(self) -> bool:
@@ -41,10 +43,15 @@ class Hub:
         tab = Tab(session)
         tab.closed = self.closed
         self._tabs.add(tab)
+        if len(self._tabs) == 1:
+            self.on_watched(True)
         return tab
 
     def leave(self, tab: Tab) -> None:
-        self._tabs.discard(tab)
+        if tab in self._tabs:
+            self._tabs.remove(tab)
+            if not self._tabs:
+                self.on_watched(False)
 
     def end(self, session: str) -> None:
         """Ends the streams of a session that is over: its tabs hear nothing more."""

@@ -38,8 +38,7 @@ class WireApi:
     def __init__(self, web: Web) -> None:
         self._web = web
         self._watched: Journal | None = getattr(web.gateway, "journal", None)
-        if self._watched is not None:
-            self._watched.listeners.append(self._tell)
+        web.hub.on_watched = self._listen
 
     def routes(self) -> list[Row]:
         return [
@@ -53,12 +52,19 @@ class WireApi:
         ]
 
     async def close(self) -> None:
-        if self._watched is not None and self._tell in self._watched.listeners:
+        self._listen(False)
+
+    def _listen(self, watched: bool) -> None:
+        """The journal tells of turns as long as somebody looks."""
+        if self._watched is None:
+            return
+        if watched:
+            self._watched.listeners.append(self._tell)
+        elif self._tell in self._watched.listeners:
             self._watched.listeners.remove(self._tell)
 
     def _tell(self, turn: Callable[[], dict[str, Any]]) -> None:
-        if self._web.hub.watched:
-            self._web.hub.publish("turn", {"turn": turn()})
+        self._web.hub.publish("turn", {"turn": turn()})
 
     # --- many ----------------------------------------------------------------------------------------------------------------------------------
 
