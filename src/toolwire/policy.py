@@ -46,22 +46,23 @@ NO_RULES = PolicyRules()
 class Policy:
     """The rules applied to one run (with several choices: one choice)."""
 
+    cut = False
+    _truncated = False  # the model made calls that the client does not see
+    _called = False  # a call has begun: from now on text is tail
+    _open: int | None = None  # the backend's index of the open call
+    _after_cut = ""  # as what calls behind the cut are counted
+    _ended = False
+
     def __init__(self, rules: PolicyRules) -> None:
-        self.cut = False
         self.names: list[str] = []
         """Names of the calls that were let through, in order."""
         self._rules = rules
         self._active = not rules.all_off
         self.dropped: dict[str, int] = {}
         """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
-        self._truncated = False  # the model made calls that the client does not see
-        self._called = False  # a call has begun: from now on text is tail
-        self._open: int | None = None  # the backend's index of the open call
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None: dropped
         self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, while duplicates must be recognised
         self._seen: set[tuple[str, str]] = set()
-        self._after_cut = ""  # as what calls behind the cut are counted
-        self._ended = False
 
     # --- what the caller sees ---
 

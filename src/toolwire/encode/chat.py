@@ -210,7 +210,8 @@ class ChatBody:
     def body(self) -> dict[str, Any]:
         """The chat completion object."""
         for choice, order in enumerate(self._choices.orders):
-            self._fold(order.finish(), choice)
+            if not order.ended:
+                self._fold(order.finish(), choice)
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
         choices = [

@@ -148,7 +148,12 @@ class Order:
                 self._bare = False
                 continue
             for action in actions:
-                self._act(action, event, text, steps)
+                if action is DELTA:
+                    steps.append(Delta(self._item, text))
+                elif action is OPEN:
+                    steps.append(Open(self._opened(event, symbol)))
+                else:
+                    self._act(action, event, text, steps)
         return steps
 
     def finish(self) -> list[Step]:
@@ -181,11 +186,8 @@ class Order:
         return "nothing", ""
 
     def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:
-        if action is DELTA:
-            steps.append(Delta(self._item, text))
-        elif action is OPEN:
-            steps.append(Open(self._opened(event)))
-        elif action is CLOSE or action is BREAK:
+        """Any action but DELTA and OPEN."""
+        if action is CLOSE or action is BREAK:
             if self._bare and action is CLOSE and self._item.kind == "function":
                 steps.append(Delta(self._item, EMPTY_ARGUMENTS))
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
@@ -199,23 +201,18 @@ class Order:
         else:
             self._drop("late", len(text) or 1)
 
-    def _opened(self, event: Event) -> Item:
+    def _opened(self, event: Event, symbol: str) -> Item:
+        """The item that opens: a call, or content of the kind that the symbol names."""
         if isinstance(event, CallBegin):
             self._item = Item(event.kind, self._items, self.calls, scrub(event.id) if event.id else self._ids("call_"), scrub(event.name))
             self.calls += 1
             self._enter(event.kind, event.index)
             self._bare = True
         else:
-            self._item = Item(self._content_kind(event), self._items)
-            self._enter(self._item.kind)
+            self._item = Item(symbol, self._items)  # type: ignore[arg-type]
+            self._enter(symbol)
         self._items += 1
         return self._item
-
-    @staticmethod
-    def _content_kind(event: Event) -> ItemKind:
-        if isinstance(event, Thought):
-            return "summary" if event.summary else "thought"
-        return "refusal" if isinstance(event, Refusal) else "text"
 
     def _enter(self, state: str, source: int = -1) -> None:
         self.row = TABLE[state]

@@ -22,12 +22,13 @@ _UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the reques
 class Interpreter:
     """`feed` a batch, get the events that the client's answer is made of. After `Finish` or `Failure` nothing more comes out."""
 
+    ended = False
+    _given = ""
+
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
         """`mint`: every call gets an id of the gateway's own; `minted` maps it to the backend's."""
-        self._plan = plan
-        self._mint = mint
+        self._plan, self._mint, self._ids = plan, mint, ids
         self.minted: dict[str, str] = {}
-        self._ids = ids
         self._scanner = plan.scanner() if plan.scanner is not None else None
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
@@ -36,8 +37,6 @@ class Interpreter:
         self._taken = set(plan.known_ids)
         self.as_it_is = not (self._scanner or self._stops or self._unwrap or plan.hold_calls)
         """A piece of text is what the backend says it is."""
-        self.ended = False
-        self._given = ""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
             self._given = plan.begun

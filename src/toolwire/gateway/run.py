@@ -46,6 +46,22 @@ T = TypeVar("T")
 class Run:
     """One turn under way: what it needs on its path, and what is told about it at the end."""
 
+    _first_byte: float | None = None
+    _committed = False
+    _observed = False
+    ticket: Ticket | None = None
+    """What this turn took of its key's limits; None where the key has none."""
+    place: Place | None = None
+    """Its place in the line of the model; None where the model takes as many turns as come."""
+    _finish: str | None = None
+    turn: Turn | None = None
+    plan: Plan | None = None
+    answer: ChatAnswer | ResponsesAnswer | None = None
+    claim: Claim | None = None
+    backend_kind = ""
+    kind = "new"
+    """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
+
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
         self.trace = trace
@@ -53,29 +69,14 @@ class Run:
         self._api: Api = api
         self._caller = caller
         self._started, self._started_at = (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
-        self._first_byte: float | None = None
-        self._committed = False
-        self._observed = False
         self._usages: dict[int, Usage] = {}
-        self.ticket: Ticket | None = None
-        """What this turn took of its key's limits; None where the key has none."""
-        self.place: Place | None = None
-        """Its place in the line of the model; None where the model takes as many turns as come."""
         self._timeouts = Timeouts.of(gateway.settings.limits)
-        self._finish: str | None = None
         self._call_ids: list[str] = []
         self._call_times: list[float] = []
         self._contents = Contents() if gateway.contents_wanted else None
-        self.turn: Turn | None = None
-        self.plan: Plan | None = None
-        self.answer: ChatAnswer | ResponsesAnswer | None = None
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._policies: list[Policy] = []
         self._siblings = object()  # what the parks of all choices of this turn have in common
-        self.claim: Claim | None = None
-        self.backend_kind = ""
-        self.kind = "new"
-        """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
 
     def decoded(self, turn: Turn) -> Turn:
         self.turn = turn
@@ -314,6 +315,8 @@ class Run:
         return [*headers, *_of_calls(*self._called())] if whole else headers
 
     def _dropped(self) -> dict[str, int]:
+        if len(self._policies) == 1:
+            return self._policies[0].dropped
         out: dict[str, int] = {}
         for policy in self._policies:
             for kind, count in policy.dropped.items():
@@ -342,16 +345,16 @@ class Run:
 
     def _tell_of(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> None:
         count, truncated, _ = self._called()
-        model = self.turn.model if self.turn is not None else ""
+        turn, plan, caller, trace, answer, first_byte = self.turn, self.plan, self._caller, self.trace, self.answer, self._first_byte
         summary = TurnSummary(
-            request_id=self._caller.request_id,
-            key_id=self._caller.key_id,
+            request_id=caller.request_id,
+            key_id=caller.key_id,
             api=self._api,
-            model=model if self.plan is not None else "",
+            model=turn.model if turn is not None and plan is not None else "",
             backend=self.backend_kind,
-            strategy=self.plan.strategy if self.plan is not None else "none",
-            stream=self.turn.stream if self.turn is not None else False,
-            status=status_of(failure) if failure is not None and self._first_byte is None else 200,
+            strategy="none" if plan is None else plan.strategy,
+            stream=turn is not None and turn.stream,
+            status=status_of(failure) if failure is not None and first_byte is None else 200,
             finish=self._finish,
             error_kind=failure.kind if failure is not None else None,
             tool_call_count=count,
@@ -361,26 +364,26 @@ class Run:
             output_mode=self._output_mode,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
-            first_byte_s=None if self._first_byte is None else self._first_byte - self._started,
+            first_byte_s=None if first_byte is None else first_byte - self._started,
             duration_s=took_s,
-            report=self.plan.report_header() if self.plan is not None else "",
+            report="" if plan is None else plan.report_header(),
             cancelled=cancelled,
             dropped=self._dropped(),
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             kind=self.kind,
-            key_name=self._caller.key_name,
-            turn_id=self.trace.id if self.trace is not None else "",
-            answer_id=self.answer.id if self.answer is not None else "",
+            key_name=caller.key_name,
+            turn_id="" if trace is None else trace.id,
+            answer_id="" if answer is None else answer.id,
             started_at=self._started_at,
             tool_call_s=tuple(self._call_times),
-            trace_parent=self._caller.trace_parent,
-            turn=self.turn,
+            trace_parent=caller.trace_parent,
+            turn=turn,
             contents=self._contents,
         )
-        if self.trace is not None and self._gateway.journal is not None:
-            self.trace.failure = failure
-            self._gateway.journal.end(self.trace, summary)
+        if trace is not None and self._gateway.journal is not None:
+            trace.failure = failure
+            self._gateway.journal.end(trace, summary)
         for observer in self._gateway.observers:
             try:
                 observer(summary)

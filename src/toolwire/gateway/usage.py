@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
 from toolwire.ids import random_id
@@ -35,6 +36,8 @@ LONGEST_NAME = 200
 BATCHES_S = 7 * DAY
 
 COUNTS = ("requests", "failed", "input_tokens", "cached_tokens", "output_tokens", "tool_calls")
+_counted = attrgetter("input_tokens", "cached_tokens", "output_tokens", "tool_call_count")
+"""What a turn's summary calls those behind the first two."""
 Row = tuple[str, int, str]
 """Key, hour, model."""
 Counts = list[int]
@@ -101,11 +104,7 @@ class UsageBook:
         counts = self._counted.get(row)
         if counts is None:
             counts = self._counted[row] = [0] * len(COUNTS)
-        counts[failed] += 1
-        counts[2] += summary.input_tokens
-        counts[3] += summary.cached_tokens
-        counts[4] += summary.output_tokens
-        counts[5] += summary.tool_call_count
+        counts[:] = map(add, counts, (not failed, failed, *_counted(summary)))
         spent = self._months.get(summary.key_id)
         if spent is not None:
             self._turn_month(spent, now)

@@ -144,7 +144,7 @@ async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: 
             if waits:
                 await asyncio.wait_for(go_on.wait(), 5)
             connection: Connection = scope[CONNECTION]
-            assert connection.write(b"one") and connection.write(b"two")
+            assert connection.wire.write(b"one") and connection.wire.write(b"two")
             await send(body())
 
     async def nothing(send: Send) -> None: ...
@@ -170,3 +170,92 @@ async def test_a_stream_that_breaks_before_its_first_piece_ends_the_connection()
 
     got, is_open = await written(breaks)
     assert not is_open and (not got or b"transfer-encoding: chunked" in got)
+
+
+# --- the short ways: a whole answer, and a body that is there ------------------------------------------------------------------------------------
+
+TOLD = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
+
+
+class Short(App):
+    """Answers by one call where it is taken, and as any application does where it is not; `taken` says which it was, `bodies` what was asked."""
+
+    def __init__(self, headers: list[tuple[bytes, bytes]], said: bytes = b"hello") -> None:
+        self.taken: list[bool] = []
+        self.bodies: list[bytes | None] = []
+        self._headers, self._said = headers, said
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        wire = scope[CONNECTION].wire
+        await asyncio.sleep(0.05)
+        self.bodies.append(wire.take())
+        self.taken.append(wire.answer(200, self._headers, self._said))
+        if not self.taken[-1]:
+            await send(start(200, *self._headers))
+            await send(body(self._said))
+
+
+async def exchanged(app: App, *asked: bytes) -> bytes:
+    async with served(app) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        got = b""
+        for piece in asked:
+            writer.write(piece)
+            with suppress(TimeoutError):
+                while block := await asyncio.wait_for(reader.read(65536), 0.3):
+                    got += block
+        writer.close()
+        return got
+
+
+def without_date(answer: bytes) -> bytes:
+    return b"\r\n".join(line for line in answer.split(b"\r\n") if not line.startswith(b"date:"))
+
+
+async def test_a_whole_answer_by_one_call_is_what_two_messages_would_have_been() -> None:
+    app = Short(TOLD)
+    short = await exchanged(app, ASKED, ASKED)
+    assert app.taken == [True, True] and app.bodies == [b"{}", b"{}"]
+    long = await exchanged(App(says(start(200, *TOLD), body(b"hello"))), ASKED, ASKED)
+    assert without_date(short) == without_date(long) and short.count(b"\r\n\r\nhello") == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "headers", "said"),
+    [
+        (ASKED.replace(b"host", b"connection: close\r\nhost"), TOLD, b"hello"),
+        (ASKED.replace(b"POST", b"PUT"), TOLD, b"hello"),
+        (ASKED, [(b"Content-Type", b"text/plain"), (b"content-length", b"5")], b"hello"),
+        (ASKED, [*TOLD, (b"connection", b"close")], b"hello"),
+        (ASKED, [(b"content-type", b"text/plain")], b"hello"),
+        (ASKED, TOLD, b"longer than five"),
+    ],
+    ids=["closing", "method", "upper case", "header", "no length", "wrong length"],
+)
+async def test_anything_unusual_is_left_to_the_server(asked: bytes, headers: list[tuple[bytes, bytes]], said: bytes) -> None:
+    app = Short(headers, said)
+    got = await exchanged(app, asked)
+    assert app.taken == [False]
+    assert (b"hello" in got) if said == b"hello" else (b"longer" not in got)
+
+
+async def test_nothing_is_written_to_a_connection_that_was_answered() -> None:
+    class Twice(Short):
+        async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+            wire = scope.get(CONNECTION, SimpleNamespace(wire=None)).wire
+            await super().__call__(scope, receive, send)
+            if wire is not None:
+                again = scope[CONNECTION].wire
+                self.taken += [wire.answer(200, TOLD, b"hello"), again.answer(200, TOLD, b"hello"), wire.take() is not None, again.take() is not None]
+
+    app = Twice(TOLD)
+    assert (await exchanged(app, ASKED)).count(b"HTTP/1.1 200") == 1 and app.taken == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("asked", [ASKED[:-1], ASKED.replace(b"host", b"expect: 100-continue\r\nhost")], ids=["half", "waits for our word"])
+async def test_a_body_that_is_not_there_or_that_nobody_asked_for_is_not_taken(asked: bytes) -> None:
+    app = Short(TOLD)
+    await exchanged(app, asked)
+    assert app.bodies == [None]

@@ -21,7 +21,7 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
-from toolwire.surfaces.http.watch import CONNECTION, Connection, not_written
+from toolwire.surfaces.http.watch import CONNECTION, SILENT, Connection, Wire
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -58,26 +58,19 @@ class ClientGone(Exception):
 class Exchange:
     """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
 
-    __slots__ = (
-        "_arrived",
-        "_body_began",
-        "_body_late",
-        "_body_read",
-        "_cors",
-        "_receive",
-        "_send",
-        "began",
-        "common",
-        "failure",
-        "headers",
-        "holder",
-        "reached_gateway",
-        "request_id",
-        "scope",
-        "started",
-        "status",
-        "told",
-    )
+    started = False
+    reached_gateway = False
+    holder: KeyHolder | None = None
+    """Whose request it is, once that is known …"""
+    status: int | None = None
+    failure: Failure | None = None
+    """… and what became of it."""
+    told: Callable[[], HeaderList] | None = None
+    """What is only known when the answer goes out: how much of its limits the caller's key has left."""
+    _body_read = False
+    _body_late = False
+    _body_began: float | None = None
+    _arrived = 0
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList) -> None:
         self.scope = scope
@@ -85,22 +78,14 @@ class Exchange:
         self.request_id = request_id
         self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
         self._cors = len(cors)
-        self.started = False
         self.began = time.perf_counter()
-        self.holder: KeyHolder | None = None
-        """Whose request it is, once that is known …"""
-        self.status: int | None = None
-        self.failure: Failure | None = None
-        """… and what became of it."""
-        self.told: Callable[[], HeaderList] | None = None
-        """What is only known when the answer goes out: how much of its limits the caller's key has left."""
-        self.reached_gateway = False
         self._receive = receive
         self._send = send
-        self._body_read = False
-        self._body_late = False
-        self._body_began: float | None = None
-        self._arrived = 0
+
+    @property
+    def _wire(self) -> Wire:
+        connection: Connection | None = self.scope.get(CONNECTION)
+        return SILENT if connection is None else connection.wire
 
     @property
     def asker(self) -> str:
@@ -133,13 +118,15 @@ class Exchange:
                 raise ToolwireError("invalid_request", "The Content-Length header is not a number.")
             if int(length) > limit:
                 raise _too_large(limit)
-        message = await self._arriving()
-        body: bytes = message.get("body", b"")
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if message.get("more_body"):
-            body = await self._read_rest(body, limit, room or Room(limit))
-        elif len(body) > limit:
+        body = self._wire.take()
+        if body is None:
+            message = await self._arriving()
+            body = message.get("body", b"")
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if message.get("more_body"):
+                body = await self._read_rest(body, limit, room or Room(limit))
+        if len(body) > limit:
             raise _too_large(limit)
         self._body_read = True
         return body
@@ -153,9 +140,9 @@ class Exchange:
 
     async def _arriving(self) -> Message:
         """The next part of the body, unless it comes too late or too slowly."""
-        connection: Connection | None = self.scope.get(CONNECTION)
-        if connection is not None and connection.body_is_here():  # as nearly always: there is nothing to wait for
-            return await self._receive()
+        body = self._wire.take()
+        if body is not None:  # there is nothing to wait for
+            return {"type": "http.request", "body": body, "more_body": False}
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
             self._body_began = now
@@ -202,8 +189,9 @@ class Exchange:
         """A whole answer: `headers` hold at least the content type."""
         self.started, self.status = True, status
         head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
-        await self._send({"type": "http.response.start", "status": status, "headers": head})
-        await self._send({"type": "http.response.body", "body": body})
+        if not self._wire.answer(status, head, body):
+            await self._send({"type": "http.response.start", "status": status, "headers": head})
+            await self._send({"type": "http.response.body", "body": body})
 
     async def reply_nothing(self) -> None:
         """204, as preflights are answered."""
@@ -221,8 +209,7 @@ class Exchange:
     @property
     def write(self) -> Callable[[bytes], bool]:
         """A shorter way for a piece: whether it took it. Where it did not, the piece is sent by `piece`."""
-        connection: Connection | None = self.scope.get(CONNECTION)
-        return connection.write if connection is not None else not_written
+        return self._wire.write
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})

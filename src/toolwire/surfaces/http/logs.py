@@ -12,9 +12,11 @@ import logging
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -58,6 +60,14 @@ OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens",
 """Fields that are each turn's own, and in whose values nobody else had a say."""
 CALLED = ("has_tool_calls", "tool_call_count", "tool_call_names", "tool_call_ids", "tool_call_truncated", "dropped")
 _shared, _own = attrgetter(*SHARED.values()), attrgetter(*OWN)
+
+
+@cache
+def _form(*there: bool) -> str:
+    """The words for those of `OWN` that there are."""
+    return " ".join(f"{name}=%s" for name, is_there in zip(OWN, there, strict=True) if is_there)
+
+
 MOST_COMMON, LONGEST_COMMON = 256, 2048
 _OWN_ID = re.compile(r"req_[0-9a-f]{24}")
 """A request's id as this server makes them."""
@@ -217,7 +227,8 @@ class _Formatter(logging.Formatter):
         common = self._common.get(key)
         if common is None:
             common = self._common_words(key, record.fields)
-        own = [f"{name}={value}" for name, value in zip(OWN, _own(summary), strict=True) if value]
+        values = _own(summary)
+        own = [_form(*map(bool, values)) % tuple(filter(None, values))]
         if summary.tool_call_count or summary.tool_call_truncated or summary.dropped:
             fields = record.fields
             called = " ".join(_shown((name, fields[name]) for name in CALLED))
@@ -273,7 +284,14 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._waiting: list[str] = []
+        self._waiting: deque[str] = deque()
+
+    def handle(self, record: logging.LogRecord) -> Any:
+        """Without the lock, which only who writes needs."""
+        if self.filters:
+            return super().handle(record)
+        self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -299,7 +317,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def flush(self) -> None:
         with self.lock:  # type: ignore[union-attr]
-            lines, self._waiting = self._waiting, []
+            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if lines:
                 self.stream.write("".join(lines))
             super().flush()

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Sequence
 from importlib.metadata import version
 from itertools import accumulate
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
@@ -112,9 +112,7 @@ class _Turns:
         if found is None:
             found = self._models[by_model] = ([0] * len(COUNTS), (_Times(), _Times()))
         counts, (first_byte, duration) = found
-        for place, count in enumerate(_counts(summary)):
-            if count:
-                counts[place] += count
+        counts[:] = map(add, counts, _counts(summary))
         duration.took(summary.duration_s)
         if summary.first_byte_s is not None:
             first_byte.took(summary.first_byte_s)

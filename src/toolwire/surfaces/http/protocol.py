@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -43,11 +43,29 @@ class TooManyRequests(Exception):
 
 
 class Cycle(RequestResponseCycle):
-    """Writes an answer's head, and the pieces of a stream, as uvicorn does, with less ado. A head goes out with the body, or with the stream's first
-    piece where that comes at once."""
+    """Reads a body and writes an answer as uvicorn does, with less ado: a body that is there, an answer that is whole, and a stream's pieces, each by
+    one call. A head goes out with the body, or with the stream's first piece where that comes at once."""
 
     _head: bytes | None = None
     """Waits for what goes out with it."""
+
+    def take(self) -> bytes | None:
+        """The request's body; None where it has to be waited for, or anything is not as usual."""
+        if self.more_body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
+            return None
+        self.flow.resume_reading()
+        self.message_event.clear()
+        body, self.body = bytes(self.body), bytearray()
+        return body
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """A whole answer, whose headers tell its length; False where anything is not as usual."""
+        head = None if self.flow.write_paused else self._head_of(status, headers)
+        if head is None or self.chunked_encoding or len(body) != self.expected_content_length:
+            return False
+        self.response_started, self.waiting_for_100_continue = True, False
+        self._complete(head + body)
+        return True
 
     def write(self, block: bytes) -> bool:
         """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
@@ -73,26 +91,31 @@ class Cycle(RequestResponseCycle):
                 await self._whole(self._head, message)
                 return
             self._write_head()
-        unusual = self.disconnected or self.flow.write_paused or not self.keep_alive or self.scope["method"] != "POST"
-        if self.response_started or unusual or message["status"] in BARE:
+        head = None if self.response_started or self.flow.write_paused else self._head_of(message["status"], message["headers"])
+        if head is None:
             await super().send(message)
             return
-        headers = [*self.default_headers, *message["headers"]]
+        self.response_started, self.waiting_for_100_continue = True, False
+        self._head = head
+        if self.chunked_encoding:
+            asyncio.get_running_loop().call_soon(self._write_head)
+
+    def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes | None:
+        """An answer's head, as it goes out; and how its body will come. None: uvicorn is to write it."""
+        if self.response_started or self.disconnected or not self.keep_alive or self.scope["method"] != "POST" or status in BARE:
+            return None
+        headers = [*self.default_headers, *headers]
         named = dict(headers)
         if not b"".join(named).islower() or b"connection" in named or b"transfer-encoding" in named:
-            await super().send(message)
-            return
+            return None
         lines, length = [*map(b": ".join, headers)], named.get(b"content-length")
         if length is None:
             lines.append(b"transfer-encoding: chunked")
         head = b"\r\n".join(lines)
         if not head.count(b"\n") == head.count(b"\r") == len(lines) - 1:
             raise RuntimeError("A header holds a line break.")
-        self.response_started, self.waiting_for_100_continue = True, False
         self.chunked_encoding, self.expected_content_length = length is None, int(length or 0)
-        self._head = b"%b%b\r\n\r\n" % (STATUS_LINE[message["status"]], head)
-        if length is None:
-            asyncio.get_running_loop().call_soon(self._write_head)
+        return b"%b%b\r\n\r\n" % (STATUS_LINE[status], head)
 
     async def _whole(self, head: bytes, message: Any) -> None:
         self._head = None
@@ -102,7 +125,10 @@ class Cycle(RequestResponseCycle):
                 self.transport.write(head)
             await super().send(message)
             return
-        self.transport.write(head + body)
+        self._complete(head + body)
+
+    def _complete(self, answer: bytes) -> None:
+        self.transport.write(answer)
         self.expected_content_length = 0
         self.response_complete = True
         self.message_event.set()
@@ -145,9 +171,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.__class__ = Cycle
         self._running = cycle
-        self._connection = Connection(lambda: not cycle.more_body, cast(Cycle, cycle).write)
-        cast(dict[str, Any], cycle.scope)[CONNECTION] = self._connection
-        self._connection.task = task = self.loop.create_task(cycle.run_asgi(app))
+        self._connection = cycle.scope[CONNECTION] = connection = Connection(cycle)  # type: ignore[literal-required, arg-type]
+        connection.task = task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 

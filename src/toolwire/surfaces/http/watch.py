@@ -7,31 +7,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Receive, Scope
 
 CONNECTION = "toolwire.connection"
 
 
-def not_written(block: bytes) -> bool:
-    return False
+class Wire(Protocol):
+    """What can be had of a connection without waiting."""
+
+    def take(self) -> bytes | None:
+        """The request's body, where all of it is there."""
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Sends a whole answer, or says that it has to be sent in another way."""
+
+    def write(self, block: bytes) -> bool:
+        """Sends a piece of a stream, or says that it has to be sent, and waited for."""
 
 
-def _nothing_to_come() -> bool:
-    return True
+class _Silent:
+    """Of a connection of which nothing is known, or that was answered."""
+
+    def take(self) -> bytes | None:
+        return None
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        return False
+
+    def write(self, block: bytes) -> bool:
+        return False
+
+
+SILENT = _Silent()
 
 
 class Connection:
-    """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens. `body_is_here`: nothing more of the body
-    has to come. `write` takes a piece of a stream at once, or says that it has to be sent, and waited for.
-    """
+    """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens."""
 
-    __slots__ = ("body_is_here", "gone", "task", "tell", "write")
+    __slots__ = ("gone", "task", "tell", "wire")
 
-    def __init__(self, body_is_here: Callable[[], bool], write: Callable[[bytes], bool] = not_written) -> None:
-        self.body_is_here = body_is_here
-        self.write = write
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
         self.task: asyncio.Task[Any] | None = None
         self.gone = False
         self.tell: Callable[[], None] | None = None
@@ -43,7 +61,7 @@ class Connection:
 
     def answered(self) -> None:
         """Nothing more will be said: what it refers to refers to it, and would otherwise wait for the garbage collector."""
-        self.body_is_here, self.write, self.task, self.tell = _nothing_to_come, not_written, None, None
+        self.wire, self.task, self.tell = SILENT, None, None
 
 
 class Watch:
