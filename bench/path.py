@@ -74,6 +74,22 @@ class _Reply:
     def release(self) -> None: ...
 
 
+class _Wire:
+    """A client that has sent all, and reads at once."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def take(self) -> bytes:
+        return self._raw
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        return True
+
+    def write(self, block: bytes) -> bool:
+        return True
+
+
 class _Carrier:
     session: Any = None
 
@@ -102,7 +118,7 @@ async def _ask(app: App, stream: bool) -> None:
     headers = [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + KEY.encode()), (b"content-type", b"application/json")]
     scope: dict[str, Any] = {"type": "http", "asgi": {}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/chat/completions"}
     scope |= {"headers": [*headers, (b"content-length", b"%d" % len(raw))], "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 1)}
-    scope[CONNECTION] = Connection(lambda: True)
+    scope[CONNECTION] = Connection(_Wire(raw))
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": raw, "more_body": False}

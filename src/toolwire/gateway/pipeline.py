@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+from toolwire.abreast import Abreast
 from toolwire.backends.base import Backend
 from toolwire.config import Settings
 from toolwire.decode import body as request_body
@@ -70,6 +71,8 @@ class Gateway:
         self.limits = Limits(settings, self.usage)
         self.queues = Queues(settings.limits)
         self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
+        self.abreast = Abreast()
+        """The turns that are on their way to their answer, or to its first byte."""
         self.told = Told()
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """What the last turns were made of; None where the settings say that nothing is kept."""
@@ -127,7 +130,10 @@ class Gateway:
         """Answers one request. Raises `ToolwireError` for whatever goes wrong before the first byte."""
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
         run, watched = Run(self, api, caller, trace), current.set(None if trace is None else ref(trace))
+        abreast = self.abreast
+        abreast.turns += 1
         try:
+            await abreast.step()
             body = self._parse(raw) if len(raw) < LARGE_BODY else await asyncio.to_thread(self._parse, raw)
             if api == "responses":
                 body = await self._with_references(body, caller)
@@ -140,6 +146,7 @@ class Gateway:
                 trace.asks(backend, self.catalog.kind(backend.id))
             await run.in_time(backend.prepare())
             turn = await run.in_time(self.images.inline(turn)) if not backend.capabilities.image_urls else checked(turn)
+            await abreast.step()
             plan = run.planned(turn, backend)
             run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.place = self.queues.join(backend.id, caller.key_id)
@@ -147,6 +154,7 @@ class Gateway:
                 run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"))
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
+            await abreast.step()
             return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
             run.abandon()
@@ -163,6 +171,7 @@ class Gateway:
             run.observe(Failure("server", "The server had an error."))
             raise
         finally:
+            abreast.turns -= 1
             current.reset(watched)
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing
 from functools import lru_cache
 from time import perf_counter
@@ -223,6 +223,7 @@ class Run:
                 await batches.aclose()
         if answer.failure is not None:
             raise ToolwireError.of(answer.failure)
+        await self._gateway.abreast.step()
         body = await answer.body()
         self._first_byte = perf_counter()
         if trace is not None:
@@ -341,9 +342,9 @@ class Run:
         if self.place is not None:
             self.place.leave()
         usage, took_s = self._used(failure), perf_counter() - self._started
-        self._gateway.told.soon(lambda: self._tell_of(failure, cancelled, usage, took_s))
+        self._gateway.told.soon(self._tell_of(failure, cancelled, usage, took_s))
 
-    def _tell_of(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> None:
+    def _tell_of(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> Iterator[None]:
         count, truncated, _ = self._called()
         turn, plan, caller, trace, answer, first_byte = self.turn, self.plan, self._caller, self.trace, self.answer, self._first_byte
         summary = TurnSummary(
@@ -381,14 +382,17 @@ class Run:
             turn=turn,
             contents=self._contents,
         )
+        yield
         if trace is not None and self._gateway.journal is not None:
             trace.failure = failure
             self._gateway.journal.end(trace, summary)
+            yield
         for observer in self._gateway.observers:
             try:
                 observer(summary)
             except Exception:  # who only watches must not change what is watched
                 log.exception("an observer of turns failed")
+            yield
 
 
 @lru_cache(64)

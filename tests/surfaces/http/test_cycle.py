@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S
 from toolwire.surfaces.http.watch import CONNECTION, Connection
 from toolwire.testing.served import served
 
@@ -259,3 +261,25 @@ async def test_a_body_that_is_not_there_or_that_nobody_asked_for_is_not_taken(as
     app = Short(TOLD)
     await exchanged(app, asked)
     assert app.bodies == [None]
+
+
+# --- what the kernel is asked for ------------------------------------------------------------------------------------------------------------------
+
+
+async def test_every_connection_has_what_the_kernel_is_to_do_for_it() -> None:
+    class Patient(App):
+        slow_reader_s = 7.0
+
+    async def nothing(send: Send) -> None: ...
+
+    async with served(Patient(nothing)) as (server, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not server.server_state.connections:
+            await asyncio.sleep(0.01)
+        (protocol,) = server.server_state.connections
+        connection = protocol.transport.get_extra_info("socket")
+        asked = {"TCP_KEEPIDLE": PROBE_AFTER_S, "TCP_KEEPINTVL": PROBE_EVERY_S, "TCP_NOTSENT_LOWAT": HIGH_WATER, "TCP_USER_TIMEOUT": 7000}
+        known = {name: value for name, value in asked.items() if hasattr(socket, name)}
+        assert {name: connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known} == known
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        writer.close()

@@ -32,6 +32,8 @@ BARE = (204, 304)
 HIGH_WATER = 64 * 1024
 LOOKS = 4
 """How often a slow reader is looked at before it is cut off."""
+INHERITED = sys.platform == "linux"
+"""Whether a connection has what was asked of its listener: asking for it anew would be six calls of the system for each."""
 PROBE_AFTER_S = 60
 PROBE_EVERY_S = 15
 
@@ -153,7 +155,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
-        _guard(transport.get_extra_info("socket"), self._slow_reader_s)
+        if not INHERITED:
+            guard(transport.get_extra_info("socket"), self._slow_reader_s)
         self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -317,8 +320,9 @@ def in_kernel(connection: Any) -> int:
         return 0
 
 
-def _guard(connection: Any, slow_reader_s: float) -> None:
-    """Has the kernel keep little that is not sent yet, and notice clients whose machine is gone."""
+def guard(connection: Any, slow_reader_s: float) -> None:
+    """Has the kernel keep little that is not sent yet, and notice clients whose machine is gone: of a connection, or of all that a listener will take
+    where they are `INHERITED`."""
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     wanted = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", PROBE_AFTER_S)]

@@ -30,7 +30,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.joining import ALONE, Part, advertised, check, join, worker_address
-from toolwire.surfaces.http.protocol import GuardedProtocol
+from toolwire.surfaces.http.protocol import GuardedProtocol, guard
 from toolwire.surfaces.http.proxies import Proxies
 from toolwire.surfaces.http.workers import Tell, Workers
 from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
@@ -280,6 +280,8 @@ class DrainingServer(Server):
         self._private = private
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in (*(sockets or ()), *self._private):
+            guard(each, getattr(self._app, "slow_reader_s", 0))
         await super().startup(sockets)
         for each in self._private:
             self.servers.append(await asyncio.get_running_loop().create_server(self._protocol, sock=each, backlog=BACKLOG))
