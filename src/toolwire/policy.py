@@ -47,6 +47,8 @@ class Policy:
     """The rules applied to one run (with several choices: one choice)."""
 
     cut = False
+    lets_text = True
+    """A batch that is one piece of text passes as it is."""
     _truncated = False  # the model made calls that the client does not see
     _called = False  # a call has begun: from now on text is tail
     _open: int | None = None  # the backend's index of the open call
@@ -68,7 +70,7 @@ class Policy:
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that go on. When `cut` is set afterwards, cancel the run and send `end()`."""
-        if not self._called and not self.cut and len(events) == 1 and type(events[0]) is Text:  # nearly always
+        if self.lets_text and len(events) == 1 and type(events[0]) is Text:  # nearly always
             return events
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
@@ -87,8 +89,12 @@ class Policy:
         """The end of a run that was cut, or that the caller stops between two calls (the grace time of a burst is over)."""
         if self._ended:
             return []
-        self.cut = self._ended = True
+        self.cut, self.lets_text, self._ended = True, False, True
         return [Finish("tool_calls")]
+
+    def stop(self) -> None:
+        """The caller stops the run: nothing more goes through but `end()`."""
+        self.cut, self.lets_text = True, False
 
     @property
     def between_calls(self) -> bool:
@@ -141,7 +147,7 @@ class Policy:
         if self.cut:
             self._swallow(event, out)
             return
-        self._called = True
+        self._called, self.lets_text = True, False
         self._open = event.index
         if self._rules.dedup:
             self._held = [event]
@@ -238,7 +244,7 @@ class Policy:
                 self._count("tail", len(text))
 
     def _cut(self, kind: str) -> None:
-        self.cut = True
+        self.cut, self.lets_text = True, False
         self._open = None
         self._after_cut = kind
 

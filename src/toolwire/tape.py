@@ -120,7 +120,12 @@ class Tape:
         lane.clear()
 
     def _put(self, block: bytes) -> None:
-        pages = self._pages = self._pages or []
+        pages, end = self._pages, self._place + len(block)
+        if pages and end <= PAGE:  # nearly always
+            pages[-1][self._place : end] = block
+            self._place = end
+            return
+        pages = self._pages = pages or []
         left = memoryview(block)
         while left:
             if self._place == PAGE:

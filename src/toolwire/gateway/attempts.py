@@ -18,7 +18,7 @@ from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.ids import IdFactory
-from toolwire.tape import passing
+from toolwire.tape import FULL, LARGE, passing
 from toolwire.trace import Trace
 
 log = logging.getLogger("toolwire.gateway")
@@ -35,16 +35,22 @@ async def interpreted(
 ) -> AsyncGenerator[Batch, None]:
     """A backend's run as the client's events, with every way to end badly turned into a `Failure`; nothing comes behind its end."""
     traced = trace.begin_run(how) if trace is not None else None
-    if timeouts is not None:
-        run = timeouts.watch(run)
+    run = run if timeouts is None else timeouts.watch(run)
     failure, passes = CUT, interpreter.as_it_is and (traced is None or traced.through)
+    pieces = None if passes or trace is None or traced is None else trace.lane(traced.kind)
     try:
         try:
             async for batch in run:
-                if passes and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
-                    yield batch
-                    continue
-                if trace is None or traced is None or (passes and passing(batch)):
+                if len(batch) == 1 and type(batch[0]) is Text:  # nearly always
+                    if passes:
+                        yield batch
+                        continue
+                    if pieces is not None:
+                        pieces += (perf_counter(), batch[0].text, b"")
+                        if len(pieces) >= FULL or len(batch[0].text) > LARGE:
+                            trace.pack(pieces)  # type: ignore[union-attr]
+                    out = interpreter.feed(batch)
+                elif trace is None or traced is None or (passes and passing(batch)):
                     out = interpreter.feed(batch)
                 else:
                     trace.batch(traced, batch)

@@ -17,7 +17,7 @@ async def with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace:
             following = asyncio.ensure_future(anext(source))
             done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
             if not done:
-                policy.cut = True
+                policy.stop()
                 yield []
                 return
             try:

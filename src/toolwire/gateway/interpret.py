@@ -37,15 +37,21 @@ class Interpreter:
         self._taken = set(plan.known_ids)
         self.as_it_is = not (self._scanner or self._stops or self._unwrap or plan.hold_calls)
         """A piece of text is what the backend says it is."""
+        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
             self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        if self.as_it_is and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
+        piece = len(batch) == 1 and type(batch[0]) is Text  # nearly always
+        if piece and self.as_it_is:
             return batch
-        if self._scanner is not None:
-            batch = self._scan(batch)
+        if (scanner := self._scanner) is not None:
+            batch = scanner.feed(batch[0].text) if piece and not self._given else self._scan(batch)  # type: ignore[union-attr]
+            if scanner.unknown and self._plan.unknown == "error":
+                batch = [_UNKNOWN]
+            if self._only_scans and (not batch or (len(batch) == 1 and type(batch[0]) is Text)):
+                return batch
         if self._stops is not None:
             batch = self._stops.feed(batch)
         if self._plan.declared is not None:
@@ -78,9 +84,7 @@ class Interpreter:
                 if isinstance(event, Failure):
                     out += scanner.finish("cancelled")
                 out.append(event)
-        if self._given:
-            out = self._without_given(out)
-        return [_UNKNOWN] if scanner.unknown and self._plan.unknown == "error" else out
+        return self._without_given(out) if self._given else out
 
     def _without_given(self, batch: list[Event]) -> list[Event]:
         """What became of the beginning that was given: where it became no call, it is not told as text, for the backend did not write it."""

@@ -115,13 +115,12 @@ class Run:
             policy = Policy(plan.rules)
             self._policies.append(policy)
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
-            passes = xml is None and plan.rules.all_off
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
             source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
             batches = with_grace(source, policy, grace) if grace else source
             try:
                 async for batch in batches:
-                    if passes and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
+                    if policy.lets_text and xml is None and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
                         yield choice, batch
                         continue
                     if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
