@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,8 +40,9 @@ class Opened:
             first.result()
         return first.done()
 
-    def __aiter__(self) -> Opened:
-        return self
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Who has the first block gets the others from where they come from."""
+        return self if self._first is not None else self._rest
 
     def __anext__(self) -> Awaitable[bytes]:
         return self._rest.__anext__() if self._first is None else self._begun(self._first)

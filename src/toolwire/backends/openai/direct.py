@@ -16,7 +16,7 @@ import base64
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -391,10 +391,12 @@ class _Connection(asyncio.Protocol):
 class DirectReply:
     """An answer whose head is there."""
 
-    __slots__ = ("_connection", "headers", "status")
+    __slots__ = ("_connection", "headers", "read", "status")
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
+        self.read: Callable[[], Awaitable[bytes]] = connection.read
+        """What has come; nothing once the answer is over."""
         self.status = connection.status
         self.headers: Mapping[str, str] = connection.headers
 
@@ -402,10 +404,6 @@ class DirectReply:
     def over(self) -> bool:
         connection = self._connection
         return connection.ended and not connection.unread
-
-    def read(self) -> Awaitable[bytes]:
-        """What has come; nothing once the answer is over."""
-        return self._connection.read()
 
     def release(self) -> None:
         """The connection is kept where the answer is over, and closed where it is not, so that the server stops."""
