@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import logging
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -286,6 +288,28 @@ async def test_lines_of_one_turn_of_the_loop_are_one_write_and_a_warning_waits_f
 def test_outside_of_the_loop_a_line_is_written_at_once(writes: Writes) -> None:
     logging.getLogger("toolwire.http").info("one")
     assert len(writes.seen) == 1 and writes.seen[0].endswith("one\n")
+
+
+async def test_a_line_that_comes_while_another_thread_writes_is_written_too(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
+    (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, logs._Handler))
+    log, writing, go_on = logging.getLogger("toolwire.http"), threading.Event(), threading.Event()
+
+    class Waiting(deque[str]):
+        def popleft(self) -> str:
+            writing.set()
+            go_on.wait(5)
+            return super().popleft()
+
+    monkeypatch.setattr(handler, "_waiting", Waiting())
+    other = threading.Thread(target=log.info, args=("one",))
+    other.start()
+    await asyncio.to_thread(writing.wait, 5)
+    log.info("two")
+    go_on.set()
+    await asyncio.to_thread(other.join, 5)
+    log.info("three")
+    await asyncio.sleep(0)
+    assert [line.rpartition(" ")[2] for line in "".join(writes.seen).splitlines()] == ["one", "two", "three"]
 
 
 async def test_a_log_that_can_not_be_written_costs_nothing_else(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:

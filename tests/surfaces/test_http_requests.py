@@ -107,6 +107,23 @@ async def test_a_chunked_body_over_the_limit_is_refused_while_it_arrives(serving
         assert site.gateway.calls == []
 
 
+async def test_nothing_more_is_awaited_behind_a_chunked_body_over_the_limit_that_is_there(serving: Callable[..., Any]) -> None:
+    async with serving(max_body_mb=0.01) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (20_000, b"x" * 20_000)
+        small = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b" 413 " in head
+        if b"connection: close" in head.lower():
+            assert await asyncio.wait_for(reader.read(), 5)
+        else:
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            writer.write(small)
+            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        writer.close()
+
+
 async def test_a_chunked_body_within_the_limit_arrives_whole(site: Any) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for number in range(50):

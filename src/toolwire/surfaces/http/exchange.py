@@ -126,9 +126,9 @@ class Exchange:
                 raise ClientGone
             if message.get("more_body"):
                 body = await self._read_rest(body, limit, room or Room(limit))
+        self._body_read = True
         if len(body) > limit:
             raise _too_large(limit)
-        self._body_read = True
         return body
 
     async def receive(self) -> Message:

@@ -317,7 +317,9 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def flush(self) -> None:
         with self.lock:  # type: ignore[union-attr]
-            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            lines = []
+            while self._waiting:  # until none is left: who adds one to others leaves it to who is here
+                lines.append(self._waiting.popleft())
             if lines:
                 self.stream.write("".join(lines))
             super().flush()
