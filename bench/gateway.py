@@ -1,7 +1,8 @@
 """Toolwire beside its baselines, in one run: a byte relay on the same libraries, the upstream alone, and other gateways on request.
 
-All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them. CPU is the gateway's own, from
-/proc, for each request; the median of the rounds counts. Ratios are of medians.
+All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them; each round begins with another
+one, so that none always comes behind the one that has the most left to do. CPU is the gateway's own, from /proc, for each request; the median of the
+rounds counts. Ratios are of medians.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.side import Side
 from bench.targets import STARTS, TITLES, Target, start_toolwire
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+ROUNDS = 5
 PIECES = 200
 _TOOL = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 _MESSAGES = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "Say hi."}]
@@ -116,8 +118,9 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
                 pass
     for number in range(rounds):
         print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        place = number % len(targets)
         for measure in MEASURES:
-            for target in targets:
+            for target in (*targets[place:], *targets[:place]):
                 key = (target.name, measure.name)
                 if (measure.only and target.name not in measure.only) or key in lost:
                     continue
@@ -237,7 +240,7 @@ def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
     )
 
 
-def run(rounds: int = 3, peers: Sequence[str] = ()) -> tuple[list[Row], list[Side], list[str]]:
+def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], list[Side], list[str]]:
     """The rows of the table, the gateways side by side, and the notes under them."""
     shutil.rmtree(WORK / "journal", ignore_errors=True)  # what earlier runs left would count as memory of this one
     upstream_port = free_port()
