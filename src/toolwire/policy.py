@@ -89,7 +89,8 @@ class Policy:
         """The end of a run that was cut, or that the caller stops between two calls (the grace time of a burst is over)."""
         if self._ended:
             return []
-        self.cut, self.lets_text, self._ended = True, False, True
+        self.stop()
+        self._ended = True
         return [Finish("tool_calls")]
 
     def stop(self) -> None:
@@ -244,7 +245,7 @@ class Policy:
                 self._count("tail", len(text))
 
     def _cut(self, kind: str) -> None:
-        self.cut, self.lets_text = True, False
+        self.stop()
         self._open = None
         self._after_cut = kind
 

@@ -35,9 +35,9 @@ class Interpreter:
         self._held: list[Event] = []
         self._strange: dict[int, list[str]] = {}  # undeclared calls being read: name, then pieces of arguments
         self._taken = set(plan.known_ids)
-        self.as_it_is = not (self._scanner or self._stops or self._unwrap or plan.hold_calls)
+        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # to a piece of text nothing else is done
+        self.as_it_is = self._only_scans and self._scanner is None
         """A piece of text is what the backend says it is."""
-        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
             self._given = plan.begun

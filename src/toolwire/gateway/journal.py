@@ -309,10 +309,10 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         summary.input_tokens,
         summary.output_tokens,
         _ms(summary.first_byte_s),
-        round(summary.duration_s * 1000, 2),
+        _ms(summary.duration_s),
         intern(summary.report),
         dict(summary.dropped) if summary.dropped else None,
-        None if trace.parked_s is None else _ms(trace.parked_s),
+        _ms(trace.parked_s),
         trace.resumed_from,
         trace.parked_at is not None,
     )

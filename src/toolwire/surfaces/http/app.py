@@ -243,7 +243,7 @@ class App:
             await exchange.begin(200, [*_typed(answer.headers, EVENT_STREAM), *STREAM_HEADERS])
             alive, write, now = KeepAlive(exchange.piece, self._keep_alive_s), exchange.write, asyncio.get_running_loop().time
             try:
-                if first := await anext(stream, b""):
+                if first := await anext(stream, b""):  # from then on `stream` gives the blocks from where they come from
                     alive.last = now()
                     if not write(first):
                         await exchange.piece(first)
