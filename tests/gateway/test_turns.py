@@ -12,7 +12,7 @@ import pytest
 from toolwire.backends.base import Batch
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Finish, Text
-from toolwire.gateway.pipeline import TurnSummary
+from toolwire.gateway.pipeline import Caller, TurnSummary
 from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend
 from toolwire.testing.judges import Judge
@@ -341,6 +341,7 @@ async def test_observers_are_told_of_every_turn_once(table: Any) -> None:
     table.gateway.observers.append(told.append)
     await table.body("chat", asks())
     await table.stream("responses", {"input": "?", "tools": [WRITE], "store": False})
+    table.gateway.told.now()
     table.play("fail quota no")
     table.gateway.observers.append(told.append)
     for stream in (False, True):
@@ -394,14 +395,28 @@ async def test_a_slow_model_gets_its_headers_out_and_fails_in_band(table: Any, j
 
 
 async def test_a_stream_that_nobody_reads_can_be_closed(table: Any) -> None:
-    table.play("pause 50ms\nhang")
-    from dataclasses import replace
-
-    settings = table.gateway.settings
-    table.gateway.settings = replace(settings, server=replace(settings.server, commit_after_s=0.01))
+    told: list[TurnSummary] = []
+    table.play("say hi\nhang").gateway.observers.append(told.append)
     answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
     await answer.stream.aclose()
+    await asyncio.sleep(0)
+    assert [one.cancelled for one in told] == [True]
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_a_stream_that_is_begun_before_its_model_has_said_anything_is_told_so_once(table: Any) -> None:
+    from dataclasses import replace
+
+    told: list[Any] = []
+    table.play("pause 50ms\nsay hi")
+    gateway, settings = table.gateway, table.gateway.settings
+    raw = b'{"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": true}'
+    answer = await gateway.respond("chat", raw, Caller(), told.append)
+    assert told == []  # in time
+    await answer.stream.aclose()
+    gateway.settings = replace(settings, server=replace(settings.server, commit_after_s=0.01))
+    answer = await gateway.respond("chat", raw, Caller(), told.append)
+    assert told == [answer.headers] and b"hi" in b"".join([block async for block in answer.stream])
 
 
 # --- stored conversations ------------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.limits import Limits
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
+from toolwire.gateway.records import OnSlow
 from toolwire.gateway.queueing import Queues
 from toolwire.gateway.store import Store
 from toolwire.gateway.usage import UsageBook
@@ -38,10 +39,13 @@ class FakeGateway:
         self.observers: list[Callable[[Any], None]] = []
         self.calls: list[tuple[str, bytes, Caller]] = []
         self.is_ready = True
+        self.on_slow: OnSlow | None = None
+        """Of the last turn."""
         self.answer: Callable[[str, bytes, Caller], Awaitable[Answer]] = self._echo
 
-    async def respond(self, api: str, raw: bytes, caller: Caller) -> Answer:
+    async def respond(self, api: str, raw: bytes, caller: Caller, on_slow: OnSlow | None = None) -> Answer:
         self.calls.append((api, raw, caller))
+        self.on_slow = on_slow
         return await self.answer(api, raw, caller)
 
     async def _echo(self, api: str, raw: bytes, caller: Caller) -> Answer:

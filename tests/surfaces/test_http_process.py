@@ -27,7 +27,7 @@ class Slow(Gateway):
     async def close(self):
         await super().close()
         print("gateway closed", flush=True)
-    async def respond(self, api, raw, caller):
+    async def respond(self, api, raw, caller, on_slow=None):
         async def blocks():
             yield b"data: first\\n\\n"
             await asyncio.sleep(float(sys.argv[2]))

@@ -147,6 +147,65 @@ async def test_a_client_that_leaves_before_the_first_byte_cancels_the_run(site: 
     await eventually(lambda: not site.server.server_state.tasks)
 
 
+SLOW = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode()
+
+
+class Slow:
+    """A model that says nothing until it may: its stream is begun without it."""
+
+    def __init__(self, site: Any, then: Callable[[], AsyncIterator[bytes]]) -> None:
+        self.site, self.then, self.go, self.ended = site, then, asyncio.Event(), asyncio.Event()
+        site.gateway.answer = self.answer
+
+    async def answer(self, api: str, raw: bytes, caller: Caller) -> Answer:
+        assert self.site.gateway.on_slow is not None
+        self.site.gateway.on_slow([(b"x-toolwire-turn", b"new")])
+        try:
+            await self.go.wait()
+            return Answer([(b"x-toolwire-turn", b"new")], stream=self.then())
+        finally:
+            self.ended.set()
+
+    def open(self) -> float | None:
+        return self.site.app.metrics.registry.get_sample_value("toolwire_streams_open")  # type: ignore[no-any-return]
+
+
+async def one_block() -> AsyncIterator[bytes]:
+    yield b"data: 1\n\n"
+
+
+async def breaks() -> AsyncIterator[bytes]:
+    raise RuntimeError("broken")
+    yield b""
+
+
+@pytest.mark.parametrize(("then", "whole"), [(one_block, True), (breaks, False)], ids=["answers", "breaks"])
+async def test_the_stream_of_a_slow_model_is_begun_without_it(site: Any, then: Callable[[], AsyncIterator[bytes]], whole: bool) -> None:
+    """And goes on with what the model says; what breaks then does not look complete."""
+    slow = Slow(site, then)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(SLOW)
+    async with asyncio.timeout(5):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200") and b"text/event-stream" in head and b"x-toolwire-turn: new" in head and slow.open() == 1
+        slow.go.set()
+        rest = await reader.read()
+    writer.close()
+    assert rest == (b"9\r\ndata: 1\n\n\r\n0\r\n\r\n" if whole else b"")
+    await eventually(lambda: slow.open() == 0 and not site.server.server_state.tasks)
+
+
+async def test_a_client_that_leaves_a_stream_that_was_begun_without_its_model_cancels_the_run(site: Any) -> None:
+    slow = Slow(site, one_block)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(SLOW)
+    async with asyncio.timeout(5):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await slow.ended.wait()
+    await eventually(lambda: slow.open() == 0 and not site.server.server_state.tasks)
+
+
 async def test_a_client_that_does_not_read_holds_the_run_back(site: Any) -> None:
     made = 0
 

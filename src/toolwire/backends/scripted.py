@@ -13,6 +13,7 @@ import json
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -111,8 +112,9 @@ class ScriptedBackend:
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         self.seen.append(turn)
-        async for batch in self._play(turn):
-            yield batch
+        async with aclosing(self._play(turn)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def _play(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         steps = self._turns[min(_answers(turn), len(self._turns) - 1)] if self._turns else list(demo(as_read(turn) if not turn.tools else turn))

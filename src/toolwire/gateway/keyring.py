@@ -76,7 +76,7 @@ class KeyRing:
 
     def _configure(self, text: str, grant: KeyGrant) -> None:
         digest = hashlib.sha256(text.encode()).digest()
-        self._configured[self._blind(digest)] = _Known(digest, KeyHolder(key_id_of(text), None if grant.plain else grant))
+        self._configured[self._blind(digest)] = _Known(digest, KeyHolder(key_id_of(text), None if grant.plain else grant, lasting=True))
 
     def _blind(self, digest: bytes) -> bytes:
         return hashlib.blake2b(digest, key=self._secret, digest_size=16).digest()

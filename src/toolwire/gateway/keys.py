@@ -100,6 +100,8 @@ class KeyHolder:
     key_id: str = ""
     grant: KeyGrant | None = None
     name: str = ""
+    lasting: bool = False
+    """Its key stands in the settings: nothing that is stored meanwhile takes it back."""
 
     @property
     def admin(self) -> bool:

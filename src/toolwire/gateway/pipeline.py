@@ -33,7 +33,7 @@ from toolwire.gateway.keys import KeyGrant, no_model
 from toolwire.gateway.limits import Limits, Ticket
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.queueing import Queues
-from toolwire.gateway.records import Answer, Caller, TurnSummary
+from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
 from toolwire.gateway.seals import Seals
 from toolwire.gateway.store import Store
@@ -126,18 +126,21 @@ class Gateway:
 
     # --- one turn ------------------------------------------------------------------------------------------------------------------------------
 
-    async def respond(self, api: Api, raw: bytes, caller: Caller) -> Answer:
-        """Answers one request. Raises `ToolwireError` for whatever goes wrong before the first byte."""
+    async def respond(self, api: Api, raw: bytes, caller: Caller, on_slow: OnSlow | None = None) -> Answer:
+        """Answers one request, once the first byte is there. Raises `ToolwireError` for whatever goes wrong before it; a stream that has been waited
+        for as long as `server.commit_after_s` counts as begun, and `on_slow` is told so."""
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
         run, watched = Run(self, api, caller, trace), current.set(None if trace is None else ref(trace))
-        abreast = self.abreast
+        abreast, large = self.abreast, len(raw) >= LARGE_BODY
         abreast.turns += 1
         try:
             await abreast.step()
-            body = self._parse(raw) if len(raw) < LARGE_BODY else await asyncio.to_thread(self._parse, raw)
+            body = self._parse(raw) if not large else await asyncio.to_thread(self._parse, raw)
             if api == "responses":
                 body = await self._with_references(body, caller)
-            turn = run.decoded(await self._decode(api, body, caller, len(raw) >= LARGE_BODY))
+            turn = run.decoded(
+                await self._decode(api, body, caller, large) if large or api == "responses" else decode_chat.decode(body, caller.key_id)
+            )
             turn, backend = self._backend(turn)
             run.turn = turn
             if caller.grant is not None:
@@ -155,7 +158,7 @@ class Gateway:
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
             await abreast.step()
-            return await (run.stream(plan, backend) if turn.stream else run.whole(plan, backend))
+            return await (run.stream(plan, backend, on_slow) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
             run.abandon()
             if run.ticket is None and caller.grant is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -32,6 +32,10 @@ class Caller:
     """The caller's own span, as W3C's `traceparent` says it."""
     memory: Memory | None = None
     """What the caller's connection remembers, where it is one that does."""
+
+
+OnSlow = Callable[[list[tuple[bytes, bytes]]], None]
+"""Gets the headers of a stream that is to be begun before the model has said anything."""
 
 
 @dataclass(slots=True)

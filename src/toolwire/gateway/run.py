@@ -29,7 +29,7 @@ from toolwire.gateway.opened import Opened
 from toolwire.gateway.parked import Claim
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queueing import Place
-from toolwire.gateway.records import Answer, Caller, TurnSummary
+from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.policy import Policy
 from toolwire.tape import FULL, LARGE, OUT
@@ -186,9 +186,9 @@ class Run:
         finally:
             place.leave()
 
-    async def in_time(self, work: Awaitable[T]) -> T:
+    def in_time(self, work: Awaitable[T]) -> Awaitable[T]:
         """Work of this turn, within what the whole turn may take."""
-        return await (work if self._timeouts is None else self._timeouts.whole(work))
+        return work if self._timeouts is None else self._timeouts.whole(work)
 
     def _note(self, batch: Batch, choice: int) -> None:
         if self.ticket is not None:
@@ -232,18 +232,22 @@ class Run:
 
     # --- a stream ------------------------------------------------------------------------------------------------------------------------------
 
-    async def stream(self, plan: Plan, backend: Backend) -> Answer:
-        """The stream, once its first block is there; or, when the model is slow, without it: from then on failures are in-band."""
-        opened = Opened(self, self._blocks(plan, backend))
+    async def stream(self, plan: Plan, backend: Backend, on_slow: OnSlow | None) -> Answer:
+        """The stream, once its first block is there. Where the model is slow, `on_slow` gets the headers: from then on failures are in-band."""
+        blocks = self._blocks(plan, backend)
+        timer = asyncio.get_running_loop().call_later(self._gateway.settings.server.commit_after_s, self._commit, on_slow)
         try:
-            begun = await opened.within(self._gateway.settings.server.commit_after_s)
-            self._committed = True
-            if not begun and self.trace is not None:
-                self.trace.committed = True
-        except BaseException:
-            await opened.stop()
-            raise
-        return Answer(self._headers(whole=False), stream=opened)
+            first = await anext(blocks)
+        finally:
+            timer.cancel()
+        return Answer(self._headers(whole=False), stream=Opened(first, blocks))
+
+    def _commit(self, on_slow: OnSlow | None) -> None:
+        self._committed = True
+        if self.trace is not None:
+            self.trace.committed = True
+        if on_slow is not None:
+            on_slow(self._headers(whole=False))
 
     async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
         answer, trace = self.answer, self.trace

@@ -24,7 +24,6 @@ import httptools
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
-from toolwire.abreast import Abreast
 from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, Unreachable
 
 KEPT_S = 60.0
@@ -67,24 +66,17 @@ class Direct:
         self._kept: dict[Origin, deque[_Connection]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
-        self._abreast = Abreast()  # what was asked, and is not answered yet
 
     async def post(self, request: Request, body: bytes) -> DirectReply:
         """The answer, once its head is there. A kept connection that the server closed meanwhile is replaced by a fresh one, once."""
-        abreast = self._abreast
-        abreast.turns += 1
-        try:
-            await abreast.step()
-            connection = self._take(request.origin)
-            if connection is not None:
-                try:
-                    return await connection.ask(request, body)
-                except Disconnected:
-                    if connection.heard:  # it may have begun to work
-                        raise
-            return await (await self._connect(request)).ask(request, body)
-        finally:
-            abreast.turns -= 1
+        connection = self._take(request.origin)
+        if connection is not None:
+            try:
+                return await connection.ask(request, body)
+            except Disconnected:
+                if connection.heard:  # it may have begun to work
+                    raise
+        return await (await self._connect(request)).ask(request, body)
 
     def close(self) -> None:
         self._closed = True

@@ -226,40 +226,50 @@ class App:
                 await self._pace.hold(answer.status, exchange.asker)
                 await exchange.reply(answer.status, _typed(answer.headers, JSON), answer.body or b"")
         except asyncio.CancelledError:
+            exchange.quiet()
             if not watch.gone:
                 if exchange.started:
                     raise
                 await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
         finally:
             watch.stop()
+            exchange.quiet()
+            if exchange.alive is not None:
+                self.metrics.streams_open.dec()
 
     async def _answer(self, api: Api, exchange: Exchange, raw: bytes, caller: Caller, here: bool) -> Answer:
         passed = await self.forwarding.answer(api, exchange, raw, caller.key_id) if self.forwarding is not None and not here else None
-        return passed or await self._gateway.respond(api, raw, caller)
+        return passed or await self._gateway.respond(api, raw, caller, partial(self._slow, exchange))
 
     async def _stream(self, exchange: Exchange, answer: Answer, stream: AsyncIterator[bytes], watch: Watch) -> None:
-        self.metrics.streams_open.inc()
         try:
-            await exchange.begin(200, [*_typed(answer.headers, EVENT_STREAM), *STREAM_HEADERS])
-            alive, write, now = KeepAlive(exchange.piece, self._keep_alive_s), exchange.write, asyncio.get_running_loop().time
-            try:
-                if first := await anext(stream, b""):  # from then on `stream` gives the blocks from where they come from
-                    alive.last = now()
-                    if not write(first):
-                        await exchange.piece(first)
-                async for block in stream:
-                    alive.last = now()
-                    if not write(block):
-                        await exchange.piece(block)
-            finally:
-                alive.stop()
+            await (exchange.begun or self._begin(exchange, answer.headers))
+            alive, write, now = exchange.alive, exchange.write, asyncio.get_running_loop().time
+            assert alive is not None
+            if first := await anext(stream, b""):  # from then on `stream` gives the blocks from where they come from
+                alive.last = now()
+                if not write(first):
+                    await exchange.piece(first)
+            async for block in stream:
+                alive.last = now()
+                if not write(block):
+                    await exchange.piece(block)
+            exchange.quiet()
             watch.stop()  # before the end is sent: the end wakes the watcher too
             await exchange.end()
         finally:
-            self.metrics.streams_open.dec()
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
+
+    async def _begin(self, exchange: Exchange, headers: HeaderList) -> None:
+        await exchange.begin(200, [*_typed(headers, EVENT_STREAM), *STREAM_HEADERS])
+        exchange.alive = KeepAlive(exchange.piece, self._keep_alive_s)
+        self.metrics.streams_open.inc()
+
+    def _slow(self, exchange: Exchange, headers: HeaderList) -> None:
+        """The model has said nothing yet: its stream begins without it."""
+        exchange.begun = asyncio.get_running_loop().create_task(self._begin(exchange, headers))
 
     # --- everything else -------------------------------------------------------------------------------------------------------------------
 

@@ -112,15 +112,20 @@ class Gate:
     # --- who asks --------------------------------------------------------------------------------------------------------------------------
 
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
-        """Who asks, by the stored keys too. Raises where the caller may not ask."""
-        if self.ring.due:
-            await self.ring.refresh()
+        """Who asks, by the stored keys too. Raises where the caller may not ask. A key of the settings waits for no reading of the store."""
+        ring = self.ring
+        if ring.needed:
+            found = ring.find(_token(headers))
+            if found is not None and (found.lasting or not ring.due):
+                return found
+        if ring.due:
+            await ring.refresh()
         try:
             return self.identify(headers, client)
         except ToolwireError as error:
             if error.failure.kind != "authentication":
                 raise
-        await self.ring.look_again()
+        await ring.look_again()
         return self.identify(headers, client)
 
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
@@ -135,9 +140,8 @@ class Gate:
             if not PROXY_SIGNS.isdisjoint(headers):  # what a proxy on this machine passes on comes from loopback, whoever asked
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
-        scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
-        token = token.strip()
-        if scheme.lower() != b"bearer" or not token:
+        token = _token(headers)
+        if not token:
             raise ToolwireError("authentication", "You didn't provide an API key. Provide it in a header: Authorization: Bearer YOUR_KEY")
         found = self.ring.find(token)
         if found is None:
@@ -178,6 +182,12 @@ class Gate:
             if headers.get(b"access-control-request-private-network", b"").lower() == b"true":
                 out.append((b"access-control-allow-private-network", b"true"))
         return out
+
+
+def _token(headers: Headers) -> bytes:
+    """The caller's key, as it was sent; nothing where none was."""
+    scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _plain_origin(origin: str) -> str:
