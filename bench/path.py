@@ -69,7 +69,8 @@ class _Reply:
             await turned
         return next(self._blocks, b"")
 
-    over = False
+    def rest(self) -> bytes | None:
+        return None if self._stream else next(self._blocks, b"")
 
     def release(self) -> None: ...
 

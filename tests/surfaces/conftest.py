@@ -17,8 +17,8 @@ from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.limits import Limits
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
-from toolwire.gateway.records import OnSlow
 from toolwire.gateway.queueing import Queues
+from toolwire.gateway.records import OnSlow
 from toolwire.gateway.store import Store
 from toolwire.gateway.usage import UsageBook
 from toolwire.surfaces.http.app import App, create_app

@@ -23,7 +23,7 @@ _decoder = msgspec.json.Decoder()
 _surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[c-fC-F][0-9a-fA-F]{2})")
 
 
-LISTS = (("messages", False), ("input", False), ("tools", True), ("functions", True))
+LISTS = {"messages": False, "input": False, "tools": True, "functions": True}
 """The members whose length is limited, and whether it is by the limit of tools."""
 WINDOW = 1024 * 1024
 """So much is looked at in one go: other threads get their turn in between."""
@@ -36,9 +36,8 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         raise ToolwireError("body_too_large", f"The request's body holds more than {nodes:,} JSON values, this server's limit (limits.body_nodes).")
     body = _decode(raw)
-    for member, of_tools in LISTS:
-        given = body.get(member)
-        if type(given) is list and len(given) > (most := tools if of_tools else messages) > 0:
+    for member in LISTS:
+        if member in body and type(given := body[member]) is list and len(given) > (most := tools if LISTS[member] else messages) > 0:
             told = f"Expected an array with maximum length {most}, but got an array with length {len(given)} instead."
             raise ToolwireError("invalid_value", f"Invalid '{member}': array too long. {told}", param=member, code="array_above_max_length")
     return body

@@ -44,6 +44,17 @@ class Using:
             self._used[self._id] = left
 
 
+class _Always:
+    """A model that stays open in any case."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_ALWAYS = _Always()
+
+
 class Catalog:
     def __init__(self, settings: Iterable[ModelSettings], given: Mapping[str, Backend] | None = None) -> None:
         settings = tuple(settings)
@@ -85,9 +96,9 @@ class Catalog:
             task.add_done_callback(self._leaving.discard)
         return backend
 
-    def using(self, backend: Backend) -> Using:
-        """While this lasts, the model is not closed to make room for another."""
-        return Using(self._used, backend.id)
+    def using(self, backend: Backend) -> Using | _Always:
+        """While this lasts, the model is not closed to make room for another; those that the settings name never are."""
+        return _ALWAYS if backend.id in self.models else Using(self._used, backend.id)
 
     def __contains__(self, name: object) -> bool:
         """Whether this is one of the ids that are listed."""

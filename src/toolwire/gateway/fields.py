@@ -8,7 +8,8 @@ honoured, never a client's own words. Pure.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from toolwire.backends.base import Capabilities, Strategy
 from toolwire.decode.tools import HOSTED
@@ -123,19 +124,33 @@ ONLY: dict[str, Api] = {
     ),
 }
 """Fields that only one API has; sent to the other they mean nothing there."""
+_KNOWN = frozenset(FIELDS)
 _NOTE = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
 
 
+class _Case(NamedTuple):
+    """All of a turn, and of what its backend can do, that decides what becomes of a field."""
+
+    api: Api
+    mode: str
+    output: str
+    strategy: Strategy
+    fields: frozenset[str]
+    tool_choice: bool
+    schema: bool
+    strict: bool
+
+
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
-    out: dict[str, str] = {}
-    for name in sorted(turn.sent):
-        if name not in FIELDS:
-            out["unknown_fields"] = "ignored"
-            continue
-        disposition = _disposition(name, FIELDS[name], turn, capabilities, strategy)
-        if disposition != "honoured":
-            out[name] = disposition
-    if strategy in ("native", "parked") and not capabilities.strict and any(tool.strict for tool in turn.offered()):
+    can, known = capabilities, turn.sent & _KNOWN
+    case = _Case(turn.api, turn.tool_choice.mode, turn.output.type, strategy, can.fields, can.tool_choice, can.schema, can.strict)
+    strict = strategy in ("native", "parked") and not can.strict and any(tool.strict for tool in turn.offered())
+    if len(known) == len(turn.sent) and not strict and not turn.notes:  # nearly always
+        return _told(known, case)
+    out = dict(_told(known, case))
+    if len(known) < len(turn.sent):
+        out["unknown_fields"] = "ignored"
+    if strict:
         out["tools.strict"] = "ignored"
     for name, what in turn.notes:
         group, _, rest = name.partition(".")
@@ -146,11 +161,19 @@ def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[
     return tuple(out.items())
 
 
-def _disposition(name: str, rule: Rule, turn: Turn, capabilities: Capabilities, strategy: Strategy) -> Disposition:
-    if ONLY.get(name, turn.api) != turn.api:
+@lru_cache(1024)
+def _told(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
+    """Which of these fields are not plainly honoured: most requests have the same ones."""
+    found = ((name, _disposition(name, FIELDS[name], case)) for name in sorted(sent))
+    return tuple((name, what) for name, what in found if what != "honoured")
+
+
+def _disposition(name: str, rule: Rule, case: _Case) -> Disposition:
+    api, mode, strategy = case.api, case.mode, case.strategy
+    if ONLY.get(name, api) != api:
         return "ignored"
     if rule == "backend":
-        return "honoured" if name in capabilities.fields else "ignored"
+        return "honoured" if name in case.fields else "ignored"
     if rule in ("tools", "choice"):
         if strategy == "none":
             return "honoured"
@@ -158,15 +181,15 @@ def _disposition(name: str, rule: Rule, turn: Turn, capabilities: Capabilities, 
             return strategy
         if strategy != "native":
             return "honoured"
-        return "honoured" if rule == "tools" or capabilities.tool_choice or turn.tool_choice.mode == "auto" else "ignored"
+        return "honoured" if rule == "tools" or case.tool_choice or mode == "auto" else "ignored"
     if rule == "format":
         as_text = strategy in ("emulated", "constrained")
-        if turn.output.type == "text" or (as_text and turn.tool_choice.mode == "required"):
+        if case.output == "text" or (as_text and mode == "required"):
             return "honoured"  # where a call is required there is no text
-        held = capabilities.schema and (not as_text or (strategy == "constrained" and capabilities.strict))
+        held = case.schema and (not as_text or (strategy == "constrained" and case.strict))
         return "honoured" if held else "emulated"
     if rule == "chat_only":
-        return "honoured" if turn.api == "chat" else "ignored"
+        return "honoured" if api == "chat" else "ignored"
     if rule == "responses_only":
-        return "honoured" if turn.api == "responses" else "ignored"
+        return "honoured" if api == "responses" else "ignored"
     return "honoured"

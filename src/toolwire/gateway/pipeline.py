@@ -70,10 +70,10 @@ class Gateway:
         """What was used, by key, model and hour."""
         self.limits = Limits(settings, self.usage)
         self.queues = Queues(settings.limits)
-        self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
+        self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
+        self.told = Told(self.observers)
         self.abreast = Abreast()
         """The turns that are on their way to their answer, or to its first byte."""
-        self.told = Told()
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """What the last turns were made of; None where the settings say that nothing is kept."""
         if self.journal is not None:
@@ -176,6 +176,10 @@ class Gateway:
         finally:
             abreast.turns -= 1
             current.reset(watched)
+
+    def _keep(self, summary: TurnSummary) -> None:
+        if summary.trace is not None and self.journal is not None:
+            self.journal.end(summary.trace, summary)
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
         """A request to make a conversation short, ready to be answered. Raises where it asks for what can not be."""

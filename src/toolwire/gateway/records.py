@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from toolwire.gateway.contents import Contents
     from toolwire.gateway.keys import KeyGrant
     from toolwire.gateway.memory import Memory
+    from toolwire.trace import Trace
 
 
 @record(frozen=True, slots=True)
@@ -93,3 +94,5 @@ class TurnSummary(msgspec.Struct):
     """The request, for those who may look into it."""
     contents: Contents | None = None
     """What was said, where somebody who may see it wants it."""
+    trace: Trace | None = None
+    """What the journal keeps of the turn."""

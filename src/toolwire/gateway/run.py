@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -338,19 +338,21 @@ class Run:
         return self.ticket.settle(usage, ran=self.plan is not None and (failure is None or self._first_byte is not None))
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """The turn is over: its limits are settled, and the observers will be told, once."""
+        """The turn is over: its limits are settled, and who observes turns will be told, once."""
         if self._observed:
             return
         self._observed = True
         if self.place is not None:
             self.place.leave()
         usage, took_s = self._used(failure), perf_counter() - self._started
-        self._gateway.told.soon(self._tell_of(failure, cancelled, usage, took_s))
+        self._gateway.told.soon(partial(self._summary, failure, cancelled, usage, took_s))
 
-    def _tell_of(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> Iterator[None]:
+    def _summary(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> TurnSummary:
         count, truncated, _ = self._called()
         turn, plan, caller, trace, answer, first_byte = self.turn, self.plan, self._caller, self.trace, self.answer, self._first_byte
-        summary = TurnSummary(
+        if trace is not None:
+            trace.failure = failure
+        return TurnSummary(
             request_id=caller.request_id,
             key_id=caller.key_id,
             api=self._api,
@@ -384,18 +386,8 @@ class Run:
             trace_parent=caller.trace_parent,
             turn=turn,
             contents=self._contents,
+            trace=trace,
         )
-        yield
-        if trace is not None and self._gateway.journal is not None:
-            trace.failure = failure
-            self._gateway.journal.end(trace, summary)
-            yield
-        for observer in self._gateway.observers:
-            try:
-                observer(summary)
-            except Exception:  # who only watches must not change what is watched
-                log.exception("an observer of turns failed")
-            yield
 
 
 @lru_cache(64)

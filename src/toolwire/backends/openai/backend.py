@@ -251,12 +251,12 @@ class _Blocks:
 async def _read_body(response: Reply, trace: Trace | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
-    while not response.over and (block := await response.read()):
-        blocks.append(block)
-        size += len(block)
+    while (rest := response.rest()) is None:
+        blocks.append(await response.read())
+        size += len(blocks[-1])
         if size > BODY_LIMIT:
             raise _too_large()
-    body = b"".join(blocks)
+    body = b"".join((*blocks, rest)) if blocks else rest
     if trace is not None:
         trace.frame("body", body)
     return body

@@ -24,9 +24,8 @@ class Reply(Protocol):
     status: int
     headers: Mapping[str, str]
 
-    @property
-    def over(self) -> bool:
-        """Nothing is left to be read."""
+    def rest(self) -> bytes | None:
+        """What is left to be read, where all of it is there; None where it has to be awaited."""
         ...
 
     def read(self) -> Awaitable[bytes]:
@@ -119,9 +118,8 @@ class _ProxiedReply:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise fault(error, started=True) from error
 
-    @property
-    def over(self) -> bool:
-        return self._response.content.at_eof()
+    def rest(self) -> bytes | None:
+        return b"" if self._response.content.at_eof() else None
 
     def release(self) -> None:
         self._response.release() if self._response.content.at_eof() else self._response.close()

@@ -230,7 +230,8 @@ class _Connection(asyncio.Protocol):
             self._wake()
         return waiter
 
-    def _taken(self) -> bytes:
+    def taken(self) -> bytes:
+        """What has come and was not read."""
         blocks = self.unread
         self.unread, self._size = [], 0
         if self._paused:
@@ -286,7 +287,7 @@ class _Connection(asyncio.Protocol):
         if waiter is None or waiter.done():
             return
         if self._reading and (self.unread or self.ended):
-            waiter.set_result(self._taken())
+            waiter.set_result(self.taken())
         elif self._failure is not None:
             waiter.set_exception(self._failure)
         elif not self._reading:
@@ -353,8 +354,8 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head:
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+            key, text, headers = name.decode("latin-1").lower(), value.decode("latin-1").strip(), self.headers
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
         if self.ended:
@@ -392,10 +393,9 @@ class DirectReply:
         self.status = connection.status
         self.headers: Mapping[str, str] = connection.headers
 
-    @property
-    def over(self) -> bool:
-        connection = self._connection
-        return connection.ended and not connection.unread
+    def rest(self) -> bytes | None:
+        """What is left to be read, where all of it is there."""
+        return self._connection.taken() if self._connection.ended else None
 
     def release(self) -> None:
         """The connection is kept where the answer is over, and closed where it is not, so that the server stops."""

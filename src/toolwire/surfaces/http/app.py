@@ -131,7 +131,7 @@ class App:
             if scope["method"] == "OPTIONS":
                 await exchange.reply_nothing()
             else:
-                await self.handled(exchange, self._request(exchange, receive, send))
+                await self.handled(exchange, lambda: self._request(exchange, receive, send))
         elif scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
             await self._all_sockets().serve(scope, receive, send)
         else:
@@ -155,7 +155,8 @@ class App:
             check_single(exchange.scope["headers"])
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
-    async def _request(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+    def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Awaitable[None]:
+        """The work that a request is. Raises where it may not be asked for from there."""
         self.check_place(exchange)
         headers = exchange.headers
         if HOP in headers and self.forwarding is not None:
@@ -164,14 +165,13 @@ class App:
         scope = exchange.scope
         api = TURN_ROUTES.get(scope["path"])
         if api is not None and scope["method"] == "POST":
-            await self.turn(api, exchange, receive)
-        else:
-            await self._cold(exchange, scope, receive, send)
+            return self.turn(api, exchange, receive)
+        return self._cold(exchange, scope, receive, send)
 
-    async def handled(self, exchange: Exchange, work: Awaitable[None]) -> None:
+    async def handled(self, exchange: Exchange, work: Callable[[], Awaitable[None]]) -> None:
         """Whatever goes wrong in the work is an answer, and a line in the log."""
         try:
-            await work
+            await work()
         except ToolwireError as error:
             if exchange.started:
                 raise  # half an answer is out: the server cuts the connection
@@ -215,7 +215,12 @@ class App:
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
         raw = await exchange.read_body(self.body_limit, self.room)
         caller = self._caller_of(exchange, holder, output_mode, memory)
-        work = (await self._gateway.compaction(raw, caller)).answer() if api == "compact" else self._answer(api, exchange, raw, caller, here)
+        if api == "compact":
+            work = (await self._gateway.compaction(raw, caller)).answer()
+        elif self.forwarding is None or here:
+            work = self._gateway.respond(api, raw, caller, partial(self._slow, exchange))
+        else:
+            work = self._answered(self.forwarding, api, exchange, raw, caller)
         exchange.reached_gateway = True
         watch = Watch(exchange.scope, receive)
         try:
@@ -237,8 +242,8 @@ class App:
             if exchange.alive is not None:
                 self.metrics.streams_open.dec()
 
-    async def _answer(self, api: Api, exchange: Exchange, raw: bytes, caller: Caller, here: bool) -> Answer:
-        passed = await self.forwarding.answer(api, exchange, raw, caller.key_id) if self.forwarding is not None and not here else None
+    async def _answered(self, forwarding: Forwarding, api: Api, exchange: Exchange, raw: bytes, caller: Caller) -> Answer:
+        passed = await forwarding.answer(api, exchange, raw, caller.key_id)
         return passed or await self._gateway.respond(api, raw, caller, partial(self._slow, exchange))
 
     async def _stream(self, exchange: Exchange, answer: Answer, stream: AsyncIterator[bytes], watch: Watch) -> None:

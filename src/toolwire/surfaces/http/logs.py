@@ -76,6 +76,7 @@ _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
 
 access = logging.getLogger("toolwire.access")
+_package, _root = logging.getLogger("toolwire"), logging.getLogger()
 _SAME: dict[str, Any] = logging.LogRecord(access.name, logging.INFO, __file__, 0, "%s", (), None).__dict__
 """What is the same in every line: finding it out anew would cost more than the line."""
 _encode = msgspec.json.Encoder().encode
@@ -91,11 +92,15 @@ class RequestLog:
         """A turn that has ended, by whatever end. Goes into the gateway's observers."""
         if not access.isEnabledFor(logging.INFO):
             return
-        now = time.time()
-        record = TurnLine.__new__(TurnLine)
-        record.__dict__ = told = _SAME.copy()
-        told["created"], told["msecs"], told["summary"], told["node"] = now, now % 1 * 1000, summary, self.node
-        access.handle(record)
+        handler = _only_handler()
+        if handler is not None:
+            handler.turn(summary, self.node)
+        else:
+            now = time.time()
+            record = TurnLine.__new__(TurnLine)
+            record.__dict__ = told = _SAME.copy()
+            told["created"], told["msecs"], told["summary"], told["node"] = now, now % 1 * 1000, summary, self.node
+            access.handle(record)
         if summary.contents is not None and access.isEnabledFor(logging.DEBUG):
             told = {"input": summary.contents.asked(summary.turn) if summary.turn is not None else [], "output": summary.contents.said()}
             self._tell(logging.DEBUG, {"event": "contents", "request_id": summary.request_id, **told, "left_out": summary.contents.left_out})
@@ -129,8 +134,7 @@ class RequestLog:
             self._tell(logging.INFO, {"event": "passed_on", **told})
 
     def _tell(self, level: int, fields: dict[str, Any]) -> None:
-        if self.node:
-            fields = {"node": self.node, **fields}
+        fields = _with_node(fields, self.node)
         now = time.time()
         record = logging.LogRecord.__new__(logging.LogRecord)
         told = {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000, "fields": fields}
@@ -159,11 +163,18 @@ class TurnLine(logging.LogRecord):
 
     @property
     def fields(self) -> dict[str, Any]:
-        told = turn_fields(self.summary)
-        return {"node": self.node, **told} if self.node else told
+        return _with_node(turn_fields(self.summary), self.node)
 
     def getMessage(self) -> str:
-        return str(_Line(self.created, self.fields))
+        return _turn_line(self.summary, self.node, self.created)
+
+
+def _turn_line(summary: TurnSummary, node: str, at: float) -> str:
+    return str(_Line(at, _with_node(turn_fields(summary), node)))
+
+
+def _with_node(fields: dict[str, Any], node: str) -> dict[str, Any]:
+    return {"node": node, **fields} if node else fields
 
 
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
@@ -216,30 +227,29 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         if type(record) is TurnLine:
-            return self._turn(record)
+            return self.turn(record.summary, record.node, record.created)
         line = self._line(record, getattr(record, "fields", None))
         return line if self._mask is None else self._mask.text(line)
 
-    def _turn(self, record: TurnLine) -> str:
+    def turn(self, summary: TurnSummary, node: str, at: float) -> str:
         """As any other line with fields; but what most turns have in common is put into words, and masked, once."""
-        summary = record.summary
         key = _shared(summary)
         common = self._common.get(key)
         if common is None:
-            common = self._common_words(key, record.fields)
+            common = self._common_words(key, turn_fields(summary))
         values = _own(summary)
         own = [_form(*map(bool, values)) % tuple(filter(None, values))]
         if summary.tool_call_count or summary.tool_call_truncated or summary.dropped:
-            fields = record.fields
+            fields = turn_fields(summary)
             called = " ".join(_shown((name, fields[name]) for name in CALLED))
             own.append(called if self._mask is None else self._mask.text(called))
         if summary.first_byte_s is not None:
             own.append(f"first_byte_ms={summary.first_byte_s * 1000:.2f}")
-        id, node = summary.request_id, f"node={record.node} " if record.node else ""
+        id = summary.request_id
         if not _OWN_ID.fullmatch(id):
             id = _plain(id) if self._mask is None else self._mask.text(_plain(id))
-        told = f"{node}request_id={id} {common} {' '.join(own)} duration_ms={summary.duration_s * 1000:.2f}"
-        return f"{self.formatTime(record)} {record.levelname} turn {told}"
+        told = f"{f'node={node} ' if node else ''}request_id={id} {common} {' '.join(own)} duration_ms={summary.duration_s * 1000:.2f}"
+        return f"{self._time(at)} INFO turn {told}"
 
     def _common_words(self, key: tuple[Any, ...], fields: dict[str, Any]) -> str:
         words = " ".join(_shown((name, fields[name]) for name in SHARED))
@@ -257,17 +267,20 @@ class _Formatter(logging.Formatter):
         return f"{self.formatTime(record)} {record.levelname} {fields.get('event', 'request')} {' '.join(shown)}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return self._time(record.created)
+
+    def _time(self, at: float) -> str:
         """As the base does, but the second, which many lines share, is put into words once."""
-        second = int(record.created)
+        second = int(at)
         if second != self._second:
             self._second, self._told = second, time.strftime(self.default_time_format, self.converter(second))
-        return f"{self._told},{int(record.msecs):03d}"
+        return f"{self._told},{int(at % 1 * 1000):03d}"
 
 
 class _JsonFormatter(_Formatter):
-    def _turn(self, record: TurnLine) -> str:
-        line = record.getMessage()
-        return line if self._mask is None or not self._mask.spans(_words(record.summary)) else self._mask.text(line)
+    def turn(self, summary: TurnSummary, node: str, at: float) -> str:
+        line = _turn_line(summary, node, at)
+        return line if self._mask is None or not self._mask.spans(_words(summary)) else self._mask.text(line)
 
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is not None:
@@ -292,6 +305,17 @@ class _Handler(logging.StreamHandler[TextIO]):
             return super().handle(record)
         self.emit(record)
         return True
+
+    def turn(self, summary: TurnSummary, node: str) -> None:
+        """A turn's line, without a record of it: for where nobody else would see that."""
+        try:
+            formatter = self.formatter
+            assert isinstance(formatter, _Formatter)
+            self._waiting.append(formatter.turn(summary, node, time.time()) + self.terminator)
+            if not self._comes_around():
+                self.flush()
+        except Exception:
+            self.handleError(TurnLine("toolwire.access", logging.INFO, __file__, 0, "a turn", (), None))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -323,6 +347,14 @@ class _Handler(logging.StreamHandler[TextIO]):
             if lines:
                 self.stream.write("".join(lines))
             super().flush()
+
+
+def _only_handler() -> _Handler | None:
+    """Ours, where a line of the access log reaches no other one, and nothing stands between."""
+    if access.handlers or access.filters or access.disabled or _package.handlers or not (access.propagate and _package.propagate):
+        return None
+    handlers = _root.handlers
+    return handlers[0] if len(handlers) == 1 and type(handlers[0]) is _Handler and not handlers[0].filters else None
 
 
 def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:

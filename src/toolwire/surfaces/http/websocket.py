@@ -79,7 +79,7 @@ class Sockets:
         """One connection, from its handshake to its end."""
         scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
         exchange = self._app.exchange({**scope, "method": "GET", "scheme": scheme}, receive, partial(_refusing, send))
-        await self._app.handled(exchange, self._serve(exchange, receive, send))
+        await self._app.handled(exchange, lambda: self._serve(exchange, receive, send))
 
     async def _serve(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -236,7 +236,7 @@ class Connection:
         here = unstored or (previous is not None and self._memory.recall(previous) is not None)
         turn = _Turn(self, encode(members), lane)
         exchange = Exchange(self._scope, turn.receive, turn.send, self._headers, random_id("req_"), [])
-        await self._app.handled(exchange, self._app.turn("responses", exchange, turn.receive, memory=self._memory, here=here))
+        await self._app.handled(exchange, lambda: self._app.turn("responses", exchange, turn.receive, memory=self._memory, here=here))
         if turn.failed and previous is not None:
             self._memory.forget(previous)
 
