@@ -1,8 +1,9 @@
-"""Turns that are under way at the same time go through each step together: all are decoded, then all are planned, and so on.
+"""Turns whose answers are on their way at the same time go through each step together: all are planned, then all are asked, then all are answered.
 
 What a step needs, the interpreter's and its own, is in the processor's caches when the next turn takes it: thirty turns at once cost a sixth less of
-the processor that way. The price is that those that stop reach their backend with the last of them, a few milliseconds later than they could. So it
-takes a crowd: a few turns do not stop on their way, nor do the first of many. Standard library only.
+the processor that way. The price is that the first of them reaches its backend with the last, a few milliseconds later than it could. So it takes a
+crowd, and only whole answers stop: who streams waits for the first byte, and its start is a small part of what a stream costs. Standard library
+only.
 """
 
 from __future__ import annotations

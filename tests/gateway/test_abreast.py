@@ -12,6 +12,8 @@ from toolwire.abreast import CROWD, Abreast
 from toolwire.errors import ToolwireError
 from toolwire.gateway.run import Run
 
+ASKED = {"messages": [{"role": "user", "content": "?"}]}
+
 
 async def goes(abreast: Abreast, name: str, seen: list[str], steps: int = 3) -> None:
     abreast.turns += 1
@@ -39,30 +41,33 @@ async def test_one_with_few_others_goes_on_at_once() -> None:
     assert seen == ["a0", "a1", "a2"] and not turned
 
 
-@pytest.mark.parametrize("body", [{}, {"stream": True}, {"messages": []}, {"model": "unknown"}], ids=["body", "stream", "refused", "no such model"])
-async def test_a_gateway_s_turns_are_on_their_way_until_their_first_byte(table: Any, body: dict[str, Any]) -> None:
-    """Whatever becomes of them."""
-    gateway = table.play("say hi").gateway
-    asked = {"messages": [{"role": "user", "content": "?"}], **body}
-    with suppress(ToolwireError):
-        await (table.stream("chat", asked) if body.get("stream") else table.body("chat", asked))
+@pytest.mark.parametrize("script", ["say hi", "fail quota no", "hang"], ids=["answers", "fails", "is left"])
+async def test_a_whole_answer_is_on_its_way_until_it_is_there(table: Any, script: str) -> None:
+    """Whatever becomes of it."""
+    gateway = table.play(script).gateway
+    with suppress(ToolwireError, TimeoutError):
+        await asyncio.wait_for(table.body("chat", ASKED), 0.2)
     assert gateway.abreast.turns == 0
 
 
-async def test_turns_that_come_together_are_all_decoded_before_one_is_planned(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    gateway, seen = table.play("say hi").gateway, list[str]()
+@pytest.mark.parametrize(("stream", "seen"), [(False, ["planned"] * 3 + ["asked"] * 3), (True, ["planned", "asked"] * 3)], ids=["whole", "streamed"])
+async def test_whole_answers_are_all_planned_before_one_is_asked_for(
+    table: Any, monkeypatch: pytest.MonkeyPatch, stream: bool, seen: list[str]
+) -> None:
+    """And streams stop nowhere."""
+    gateway, found, planned, events = table.play("say hi").gateway, list[str](), Run.planned, Run._events
     gateway.abreast.turns += CROWD  # which wait for their models
-    decoded, planned = Run.decoded, Run.planned
-
-    def decoding(*given: Any) -> Any:
-        seen.append("decoded")
-        return decoded(*given)
 
     def planning(*given: Any) -> Any:
-        seen.append("planned")
+        found.append("planned")
         return planned(*given)
 
-    monkeypatch.setattr(Run, "decoded", decoding)
+    def asking(*given: Any) -> Any:
+        found.append("asked")
+        return events(*given)
+
     monkeypatch.setattr(Run, "planned", planning)
-    await asyncio.gather(*(table.body("chat", {"messages": [{"role": "user", "content": "?"}]}) for _ in range(3)))
-    assert seen == ["decoded", "decoded", "decoded", "planned", "planned", "planned"]
+    monkeypatch.setattr(Run, "_events", asking)
+    ask = table.stream if stream else table.body
+    await asyncio.gather(*(ask("chat", ASKED) for _ in range(3)))
+    assert found == seen

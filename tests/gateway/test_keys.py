@@ -243,6 +243,32 @@ async def test_a_store_that_hangs_holds_one_request_up_and_no_more(store: Store,
     assert not found._failing
 
 
+async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is stored can take it back. Who has a stored one waits."""
+    _, text = await KeyRecords(store, time).add("laptop", {}, {})
+    found = ring(store, time, "of-the-settings")
+    gate = Gate(ServerSettings(keys=("of-the-settings",)), found)
+    await found.refresh()
+    read, changed = asyncio.Event(), KeyRecords.changed
+
+    async def hangs(self: KeyRecords, *given: Any) -> Any:
+        await read.wait()
+        return await changed(self, *given)
+
+    monkeypatch.setattr(KeyRecords, "changed", hangs)
+    time.now += 10 * FRESH_S
+    async with asyncio.timeout(WAIT_S / 2):
+        for _ in range(3):
+            assert (await gate.caller({b"authorization": b"Bearer of-the-settings"}, ("127.0.0.1", 1))).lasting
+    asked = asyncio.ensure_future(gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not asked.done() and found._reading is not None
+    read.set()
+    assert (await asked).name == "laptop"
+    await found.close()
+
+
 async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_them(store: Store, time: Time) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     gate = Gate(ServerSettings(keys=("of-the-settings",)), ring(store, time, "of-the-settings"))

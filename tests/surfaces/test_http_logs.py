@@ -138,11 +138,14 @@ async def test_what_was_said_stands_in_the_log_at_debug_only_and_masked(
 # --- how lines are written ---------------------------------------------------------------------------------------------------------------------
 
 
-def written(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, tell: Callable[[], None]) -> list[str]:
+def written(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, tell: Callable[[], None], alone: bool = False) -> list[str]:
+    """`alone`: as in a server, where no other handler than ours sees a line."""
     root, out = logging.getLogger(), io.StringIO()
     monkeypatch.setattr("sys.stderr", out)
     level, handlers = root.level, root.handlers[:]
     try:
+        if alone:
+            root.handlers.clear()
         logs.configure("info", format, mask)
         tell()
     finally:
@@ -237,6 +240,42 @@ def test_a_turns_line_of_text_tells_what_its_fields_tell(monkeypatch: pytest.Mon
         assert all(f" {one} " in f" {body} " for one in wanted)
         assert f"duration_ms={fields['duration_ms']:g}" in body and ("first_byte_ms=" in body) == (told.first_byte_s is not None)
         assert len(body) == len(" ".join([*wanted, *(word for word in body.split() if "_ms=" in word)]))
+
+
+@pytest.mark.parametrize("format", logs.LOG_FORMATS)
+@pytest.mark.parametrize("made", [{}, {"model": "node-secret-canary", "tool_call_count": 1, "tool_call_names": ("a b",)}])
+def test_a_turns_line_is_the_same_whether_others_see_it_or_not(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, made: dict[str, Any]) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.25)
+    log = logs.RequestLog()
+    log.node = "node_1"
+    seen, records, handle = list[list[str]](), list[logging.LogRecord](), logging.Logger.handle
+
+    def watched(self: logging.Logger, record: logging.LogRecord) -> None:
+        records.append(record)
+        handle(self, record)
+
+    monkeypatch.setattr(logging.Logger, "handle", watched)
+    for alone in (False, True):
+        seen.append(written(monkeypatch, format, MASK, twice(log, summary(**made)), alone))
+    assert seen[0] == seen[1] and len(seen[0]) == 2
+    assert len(records) == 2  # of the turns that others saw
+
+
+@pytest.mark.parametrize("where", ["toolwire", "toolwire.access"])
+def test_whoever_listens_between_sees_a_turns_line_too(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    seen: list[logging.LogRecord] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record)
+
+    listener = Listener()
+    logging.getLogger(where).addHandler(listener)
+    try:
+        assert len(written(monkeypatch, "text", MASK, twice(logs.RequestLog(), summary()), alone=True)) == 2
+    finally:
+        logging.getLogger(where).removeHandler(listener)
+    assert [record.name for record in seen] == ["toolwire.access"] * 2
 
 
 def test_contents_are_kept_for_nobody_unless_somebody_wants_them() -> None:

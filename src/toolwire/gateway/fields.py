@@ -147,9 +147,8 @@ def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[
     strict = strategy in ("native", "parked") and not can.strict and any(tool.strict for tool in turn.offered())
     if len(known) == len(turn.sent) and not strict and not turn.notes:  # nearly always
         return _told(known, case)
-    out = dict(_told(known, case))
-    if len(known) < len(turn.sent):
-        out["unknown_fields"] = "ignored"
+    out = {"unknown_fields": "ignored"} if len(known) < len(turn.sent) else {}
+    out.update(_told(known, case))
     if strict:
         out["tools.strict"] = "ignored"
     for name, what in turn.notes:

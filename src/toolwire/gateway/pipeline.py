@@ -73,7 +73,7 @@ class Gateway:
         self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
         self.told = Told(self.observers)
         self.abreast = Abreast()
-        """The turns that are on their way to their answer, or to its first byte."""
+        """The turns whose whole answers are on their way."""
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """What the last turns were made of; None where the settings say that nothing is kept."""
         if self.journal is not None:
@@ -131,10 +131,8 @@ class Gateway:
         for as long as `server.commit_after_s` counts as begun, and `on_slow` is told so."""
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
         run, watched = Run(self, api, caller, trace), current.set(None if trace is None else ref(trace))
-        abreast, large = self.abreast, len(raw) >= LARGE_BODY
-        abreast.turns += 1
+        large = len(raw) >= LARGE_BODY
         try:
-            await abreast.step()
             body = self._parse(raw) if not large else await asyncio.to_thread(self._parse, raw)
             if api == "responses":
                 body = await self._with_references(body, caller)
@@ -149,7 +147,6 @@ class Gateway:
                 trace.asks(backend, self.catalog.kind(backend.id))
             await run.in_time(backend.prepare())
             turn = await run.in_time(self.images.inline(turn)) if not backend.capabilities.image_urls else checked(turn)
-            await abreast.step()
             plan = run.planned(turn, backend)
             run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.place = self.queues.join(backend.id, caller.key_id)
@@ -157,7 +154,6 @@ class Gateway:
                 run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"))
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
-            await abreast.step()
             return await (run.stream(plan, backend, on_slow) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
             run.abandon()
@@ -174,7 +170,6 @@ class Gateway:
             run.observe(Failure("server", "The server had an error."))
             raise
         finally:
-            abreast.turns -= 1
             current.reset(watched)
 
     def _keep(self, summary: TurnSummary) -> None:

@@ -208,21 +208,26 @@ class Run:
     # --- a whole body --------------------------------------------------------------------------------------------------------------------------
 
     async def whole(self, plan: Plan, backend: Backend) -> Answer:
-        answer, trace = self.answer, self.trace
+        answer, trace, abreast = self.answer, self.trace, self._gateway.abreast
         assert self.turn is not None and answer is not None
-        with self._gateway.catalog.using(backend):
-            batches = self._all_events(plan, backend, self.turn.n)
-            try:
-                async for choice, batch in batches:
-                    self._note(batch, choice)
-                    answer.fold(batch, choice)
-                    if trace is not None:
-                        trace.sent(choice, batch)
-            finally:
-                await batches.aclose()
-        if answer.failure is not None:
-            raise ToolwireError.of(answer.failure)
-        await self._gateway.abreast.step()
+        abreast.turns += 1
+        try:
+            await abreast.step()
+            with self._gateway.catalog.using(backend):
+                batches = self._all_events(plan, backend, self.turn.n)
+                try:
+                    async for choice, batch in batches:
+                        self._note(batch, choice)
+                        answer.fold(batch, choice)
+                        if trace is not None:
+                            trace.sent(choice, batch)
+                finally:
+                    await batches.aclose()
+            if answer.failure is not None:
+                raise ToolwireError.of(answer.failure)
+            await abreast.step()
+        finally:
+            abreast.turns -= 1
         body = await answer.body()
         self._first_byte = perf_counter()
         if trace is not None:

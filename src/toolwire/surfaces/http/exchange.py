@@ -218,8 +218,8 @@ class Exchange:
 
     def quiet(self) -> None:
         """From here on nothing is sent by itself."""
-        if self.begun is not None:
-            self.begun.cancel()
+        if self.begun is not None and not self.begun.cancel() and not self.begun.cancelled():
+            self.begun.exception()  # whatever it is: nobody is left to be told
         if self.alive is not None:
             self.alive.stop()
 
