@@ -260,6 +260,7 @@ async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, ti
     async with asyncio.timeout(WAIT_S / 2):
         for _ in range(3):
             assert (await gate.caller({b"authorization": b"Bearer of-the-settings"}, ("127.0.0.1", 1))).lasting
+    assert found._reading is None and found._later is not None  # it is read a moment later
     asked = asyncio.ensure_future(gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -267,6 +268,22 @@ async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, ti
     read.set()
     assert (await asked).name == "laptop"
     await found.close()
+
+
+async def test_behind_a_key_of_the_settings_the_stored_ones_are_read_again(store: Store, time: Time) -> None:
+    """So that when they were used is kept, and one that both have is the stored one, whoever asks."""
+    records = KeyRecords(store, time)
+    _, text = await records.add("laptop", {}, {})
+    found = ring(store, time, "of-the-settings", text)
+    gate = Gate(ServerSettings(keys=("of-the-settings", text)), found)
+    assert (await gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1))).name == "laptop"
+    time.now += 10 * FRESH_S
+    await gate.caller({b"authorization": b"Bearer of-the-settings"}, ("127.0.0.1", 1))
+    async with asyncio.timeout(5):
+        while found._read_at != time.now:
+            await asyncio.sleep(0.005)
+    await found.close()
+    assert [row.last_used_at is not None for row in await records.all()] == [True]
 
 
 async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_them(store: Store, time: Time) -> None:

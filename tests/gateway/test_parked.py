@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from toolwire.config import ParkedSettings
+from toolwire.config import LimitSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.errors import ToolwireError
 from toolwire.gateway.parked import Parking
+from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
 
 TOOL = {"type": "function", "function": {"name": "get_weather"}}
@@ -66,6 +68,34 @@ async def test_the_same_run_goes_on_when_the_result_comes(table: Any, judge: Jud
         assert (text(second), kind) == ("It is sunny.", "resumed")
     assert len(table.backend.live) == 1 and table.backend.live[0].segments == 2
     assert len(table.gateway.parking) == 0 and table.backend.live[0].cancelled
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_run_whose_continuation_never_gets_its_turn_is_given_up(stream: bool) -> None:
+    """Also where the stream was begun meanwhile: whoever asks again is answered."""
+    limits = LimitSettings(backend_concurrent=1, total_s=0.2)
+    backend = ScriptedBackend("m", ScriptedOptions(script=SCRIPT, tools="parked"))
+    gateway = Gateway(Settings(server=ServerSettings(commit_after_s=0.02), limits=limits), backends={"m": backend})
+
+    async def respond(body: dict[str, Any]) -> bytes:
+        answer = await gateway.respond("chat", json.dumps({"model": "m", **body}).encode(), Caller())
+        return answer.body or b"".join([block async for block in answer.stream or ()])  # type: ignore[union-attr]
+
+    first = json.loads(await respond(request()))
+    busy = gateway.queues.join("m", "other")
+    assert busy is not None
+    if stream:
+        assert b"total_s" in await respond(follow_up(first, "sunny", stream=True))
+    else:
+        with pytest.raises(ToolwireError):
+            await respond(follow_up(first, "sunny"))
+    busy.leave()
+    assert len(gateway.parking) == 0
+    async with asyncio.timeout(5):
+        while not backend.live[0].cancelled:
+            await asyncio.sleep(0.005)
+    assert b"sunny" in await respond(follow_up(first, "sunny", stream=stream))
+    await gateway.close()
 
 
 async def test_on_responses_too_by_items_and_by_previous_response_id(table: Any) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from toolwire.backends.base import Batch
 from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Finish, Text
+from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text
+from toolwire.gateway.answers import ChatAnswer
 from toolwire.gateway.pipeline import Caller, TurnSummary
+from toolwire.gateway.run import Run
 from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend
 from toolwire.testing.judges import Judge
@@ -417,6 +419,56 @@ async def test_a_stream_that_is_begun_before_its_model_has_said_anything_is_told
     gateway.settings = replace(settings, server=replace(settings.server, commit_after_s=0.01))
     answer = await gateway.respond("chat", raw, Caller(), told.append)
     assert told == [answer.headers] and b"hi" in b"".join([block async for block in answer.stream])
+
+
+@pytest.mark.parametrize("what", ["encoder", "end"])
+async def test_an_error_of_our_own_in_the_middle_of_a_stream_is_told_and_ends_the_turn(
+    table: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("broken")
+
+    told: list[TurnSummary] = []
+    gateway = table.play("chunk 1\nsay abc").gateway
+    gateway.observers.append(told.append)
+    answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
+    await anext(answer.stream)
+    monkeypatch.setattr(ChatAnswer, "end", broken) if what == "end" else monkeypatch.setattr(Run, "_note", broken)
+    with pytest.raises(RuntimeError):
+        [block async for block in answer.stream]
+    gateway.told.now()
+    assert [(one.error_kind, one.cancelled, one.status) for one in told] == [("server", False, 200)]
+
+
+async def test_a_refusal_whose_run_is_slow_to_close_is_still_an_http_error(table: Any) -> None:
+    """Though the time in which a stream is begun at the latest passes meanwhile."""
+    from dataclasses import replace
+
+    class SlowToClose(ScriptedBackend):
+        async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+            try:
+                yield [Failure("quota", "no")]
+            finally:
+                await asyncio.sleep(0.05)
+
+    told: list[Any] = []
+    gateway = table.serve(SlowToClose("m")).gateway
+    gateway.settings = replace(gateway.settings, server=replace(gateway.settings.server, commit_after_s=0.01))
+    with pytest.raises(ToolwireError):
+        await gateway.respond("chat", b'{"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": true}', Caller(), told.append)
+    assert told == []
+
+
+async def test_what_fails_in_a_stream_that_was_begun_without_its_model_was_answered_with_200(table: Any) -> None:
+    from dataclasses import replace
+
+    told: list[TurnSummary] = []
+    gateway = table.play("pause 50ms\nfail quota no").gateway
+    gateway.settings = replace(gateway.settings, server=replace(gateway.settings.server, commit_after_s=0.01))
+    gateway.observers.append(told.append)
+    await table.stream("chat", {"messages": [{"role": "user", "content": "?"}]})
+    gateway.told.now()
+    assert [(one.error_kind, one.status) for one in told] == [("quota", 200)]
 
 
 # --- stored conversations ------------------------------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from toolwire.errors import ToolwireError
 from toolwire.gateway.pipeline import Answer, Caller
+from toolwire.surfaces.http.exchange import Exchange
 
 CHAT = "/v1/chat/completions"
 STREAM_TYPE = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -193,6 +196,31 @@ async def test_the_stream_of_a_slow_model_is_begun_without_it(site: Any, then: C
     writer.close()
     assert rest == (b"9\r\ndata: 1\n\n\r\n0\r\n\r\n" if whole else b"")
     await eventually(lambda: slow.open() == 0 and not site.server.server_state.tasks)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_stream_leaves_nothing_behind_that_only_the_garbage_collector_finds(site: Any, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    left: list[weakref.ref[Exchange]] = []
+    begin = Exchange.begin
+
+    async def begun(exchange: Exchange, *given: Any) -> None:
+        left.append(weakref.ref(exchange))
+        await begin(exchange, *given)
+
+    monkeypatch.setattr(Exchange, "begin", begun)
+    if slow:
+        Slow(site, one_block).go.set()
+    else:
+        streaming(site, one_block)
+    gc.disable()
+    try:
+        async with site.client.post(site.url(CHAT), json={}) as answer:
+            assert await answer.read() == b"data: 1\n\n"
+        site.gateway.on_slow = None
+        await eventually(lambda: not site.server.server_state.tasks)
+        await eventually(lambda: [exchange() for exchange in left] == [None])
+    finally:
+        gc.enable()
 
 
 async def test_a_client_that_leaves_a_stream_that_was_begun_without_its_model_cancels_the_run(site: Any) -> None:

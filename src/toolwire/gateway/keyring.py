@@ -2,7 +2,7 @@
 
 Rules: a caller's key is looked up by a digest that is keyed with this process's own secret, and then compared in constant time: how long it takes
 tells nothing of any key, however many there are. Stored keys are read again within `FRESH_S`, so that what one node revokes no node takes. Where the
-store does not answer, the keys that were read last hold.
+store does not answer, the keys that were read last hold. A key of the settings waits for no reading but the first.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
 """A key that is not known makes the stored ones be read again, so that a new one works at once; but no more often than this."""
+BEHIND_S = 0.05
+"""So much later the stored keys are read again behind a request that does not wait for them: its answer comes first."""
 WAIT_S = 1.0
 """So long a request waits for keys that are older than `FRESH_S`."""
 FIRST_WAIT_S = 5.0
@@ -70,6 +72,7 @@ class KeyRing:
         self._read_at: float | None = None
         self._tried_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._failing = False
         self._used: set[str] = set()
         self._told: dict[str, float] = {}
@@ -144,6 +147,14 @@ class KeyRing:
         if self._read_at is None or now - self._read_at >= FRESH_S:
             await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S)
 
+    def refresh_behind(self) -> bool:
+        """As `refresh`, behind a request that need not wait for it; False where nothing was ever read, so that it must."""
+        if self._read_at is None:
+            return False
+        if self._records is not None and self._reading is None and self._later is None:
+            self._later = asyncio.get_running_loop().call_later(BEHIND_S, self._start, self._records)
+        return True
+
     async def look_again(self) -> None:
         """A key was not found: it may be new."""
         if self._records is None or self._failing:
@@ -162,6 +173,9 @@ class KeyRing:
             self._fail("the store does not answer")
 
     def _start(self, records: KeyRecords) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         self._tried_at = self._ticks()
         self._reading = asyncio.ensure_future(self._read(records))
 
@@ -211,5 +225,8 @@ class KeyRing:
 
     async def close(self) -> None:
         """Lets a reading that is under way end."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)

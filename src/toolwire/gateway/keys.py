@@ -101,7 +101,7 @@ class KeyHolder:
     grant: KeyGrant | None = None
     name: str = ""
     lasting: bool = False
-    """Its key stands in the settings: nothing that is stored meanwhile takes it back."""
+    """Its key stands in the settings: nobody revokes it in the store."""
 
     @property
     def admin(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
 from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -248,6 +248,8 @@ class Run:
         return Answer(self._headers(whole=False), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
+        if self.answer is not None and self.answer.failure is not None:
+            return  # an HTTP error: its run is being closed
         self._committed = True
         if self.trace is not None:
             self.trace.committed = True
@@ -260,7 +262,7 @@ class Run:
         feed, say = answer.writer, answer.say
         alone, noted = self.turn.n == 1, self.ticket is not None or self._contents is not None
         pieces = None if trace is None else trace.lane(OUT)
-        try:
+        with self._streaming():
             with self._gateway.catalog.using(backend):
                 batches = self._all_events(plan, backend, self.turn.n)
                 try:
@@ -296,10 +298,22 @@ class Run:
             if trace is not None:
                 trace.sent(0, [], last)
             yield last
+        self.observe(answer.failure)
+
+    @contextmanager
+    def _streaming(self) -> Iterator[None]:
+        """Whatever ends a stream early is told, and a run that was claimed and did not go on, because its turn never came, is given up."""
+        try:
+            yield
         except (asyncio.CancelledError, GeneratorExit):
             self.observe(None, cancelled=True)
             raise
-        self.observe(answer.failure)
+        except Exception:
+            if self._first_byte is not None:  # who waits for the first byte tells what went wrong before it
+                self.observe(Failure("server", "The server had an error."))
+            raise
+        finally:
+            self.abandon()
 
     # --- what is told ----------------------------------------------------------------------------------------------------------------------------
 
@@ -365,7 +379,7 @@ class Run:
             backend=self.backend_kind,
             strategy="none" if plan is None else plan.strategy,
             stream=turn is not None and turn.stream,
-            status=status_of(failure) if failure is not None and first_byte is None else 200,
+            status=status_of(failure) if failure is not None and first_byte is None and not self._committed else 200,
             finish=self._finish,
             error_kind=failure.kind if failure is not None else None,
             tool_call_count=count,

@@ -112,11 +112,11 @@ class Gate:
     # --- who asks --------------------------------------------------------------------------------------------------------------------------
 
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
-        """Who asks, by the stored keys too. Raises where the caller may not ask. A key of the settings waits for no reading of the store."""
+        """Who asks, by the stored keys too. Raises where the caller may not ask. Who has a key of the settings does not wait for the store."""
         ring = self.ring
         if ring.needed:
             found = ring.find(_token(headers))
-            if found is not None and (found.lasting or not ring.due):
+            if found is not None and (not ring.due or (found.lasting and ring.refresh_behind())):
                 return found
         if ring.due:
             await ring.refresh()
