@@ -136,9 +136,8 @@ class Gateway:
             body = self._parse(raw) if not large else await asyncio.to_thread(self._parse, raw)
             if api == "responses":
                 body = await self._with_references(body, caller)
-            turn = run.decoded(
-                await self._decode(api, body, caller, large) if large or api == "responses" else decode_chat.decode(body, caller.key_id)
-            )
+            is_small_chat = api == "chat" and not large
+            turn = run.decoded(decode_chat.decode(body, caller.key_id) if is_small_chat else await self._decode(api, body, caller, large))
             turn, backend = self._backend(turn)
             run.turn = turn
             if caller.grant is not None:
@@ -208,8 +207,9 @@ class Gateway:
         return decode_responses.resolved(body, found)
 
     async def _decode(self, api: Api, body: dict[str, Any], caller: Caller, large: bool) -> Turn:
+        """What takes a thread, or a look into the store."""
         if api == "chat":
-            return await asyncio.to_thread(decode_chat.decode, body, caller.key_id) if large else decode_chat.decode(body, caller.key_id)
+            return await asyncio.to_thread(decode_chat.decode, body, caller.key_id)
         previous = await self._previous(decode_responses.previous_id(body), caller)
         if caller.memory is not None:
             caller.memory.begin(previous)

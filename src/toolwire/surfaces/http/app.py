@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -28,9 +28,8 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.ids import random_id
 from toolwire.surfaces.http import health
 from toolwire.surfaces.http.auth import Gate, HeaderList, Headers, check_single
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, typed
 from toolwire.surfaces.http.forward import HOP, Forwarding
-from toolwire.surfaces.http.keepalive import KeepAlive
 from toolwire.surfaces.http.logs import RequestLog, access
 from toolwire.surfaces.http.metrics import Metrics
 from toolwire.surfaces.http.models import Models
@@ -38,6 +37,7 @@ from toolwire.surfaces.http.pacing import Pace
 from toolwire.surfaces.http.proxies import OWN, Proxies, settled
 from toolwire.surfaces.http.responses import Responses
 from toolwire.surfaces.http.siblings import Siblings
+from toolwire.surfaces.http.streaming import Streaming
 from toolwire.surfaces.http.usage import Usage
 from toolwire.surfaces.http.watch import Watch
 from toolwire.surfaces.web.routes import Pages
@@ -59,8 +59,6 @@ Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 _TURN_PATHS: dict[str, Turns] = {"chat/completions": "chat", "responses": "responses", "responses/compact": "compact"}
 TURN_ROUTES: dict[str, Turns] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
 SOCKET_PATHS = frozenset(path.encode() for path, api in TURN_ROUTES.items() if api == "responses")
-STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
-EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 OUTPUT_MODES = {b"openai-json": "openai-json", b"obsidian-xml": "obsidian-xml"}
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
@@ -215,66 +213,36 @@ class App:
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
         raw = await exchange.read_body(self.body_limit, self.room)
         caller = self._caller_of(exchange, holder, output_mode, memory)
+        streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()
         elif self.forwarding is None or here:
-            work = self._gateway.respond(api, raw, caller, partial(self._slow, exchange))
+            work = self._gateway.respond(api, raw, caller, streaming.begin_early)
         else:
-            work = self._answered(self.forwarding, api, exchange, raw, caller)
+            work = self._passed_on(self.forwarding, api, exchange, raw, caller, streaming)
         exchange.reached_gateway = True
         watch = Watch(exchange.scope, receive)
         try:
             answer = await work
             if answer.stream is not None:
-                await self._stream(exchange, answer, answer.stream, watch)
+                await streaming.send(answer.headers, answer.stream, watch)
             else:
                 await self._pace.hold(answer.status, exchange.asker)
-                await exchange.reply(answer.status, _typed(answer.headers, JSON), answer.body or b"")
+                await exchange.reply(answer.status, typed(answer.headers, JSON), answer.body or b"")
         except asyncio.CancelledError:
-            exchange.quiet()
+            streaming.stop()
             if not watch.gone:
                 if exchange.started:
                     raise
                 await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
         finally:
             watch.stop()
-            exchange.quiet()
-            if exchange.alive is not None:
-                self.metrics.streams_open.dec()
+            streaming.stop()
 
-    async def _answered(self, forwarding: Forwarding, api: Api, exchange: Exchange, raw: bytes, caller: Caller) -> Answer:
+    async def _passed_on(self, forwarding: Forwarding, api: Api, exchange: Exchange, raw: bytes, caller: Caller, streaming: Streaming) -> Answer:
+        """The answer of the node that has to give it, be it this one."""
         passed = await forwarding.answer(api, exchange, raw, caller.key_id)
-        return passed or await self._gateway.respond(api, raw, caller, partial(self._slow, exchange))
-
-    async def _stream(self, exchange: Exchange, answer: Answer, stream: AsyncIterator[bytes], watch: Watch) -> None:
-        try:
-            await (exchange.begun or self._begin(exchange, answer.headers))
-            alive, write, now = exchange.alive, exchange.write, asyncio.get_running_loop().time
-            assert alive is not None
-            if first := await anext(stream, b""):  # from then on `stream` gives the blocks from where they come from
-                alive.last = now()
-                if not write(first):
-                    await exchange.piece(first)
-            async for block in stream:
-                alive.last = now()
-                if not write(block):
-                    await exchange.piece(block)
-            exchange.quiet()
-            watch.stop()  # before the end is sent: the end wakes the watcher too
-            await exchange.end()
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-
-    async def _begin(self, exchange: Exchange, headers: HeaderList) -> None:
-        await exchange.begin(200, [*_typed(headers, EVENT_STREAM), *STREAM_HEADERS])
-        exchange.alive = KeepAlive(exchange.piece, self._keep_alive_s)
-        self.metrics.streams_open.inc()
-
-    def _slow(self, exchange: Exchange, headers: HeaderList) -> None:
-        """The model has said nothing yet: its stream begins without it."""
-        exchange.begun = asyncio.get_running_loop().create_task(self._begin(exchange, headers))
+        return passed or await self._gateway.respond(api, raw, caller, streaming.begin_early)
 
     # --- everything else -------------------------------------------------------------------------------------------------------------------
 
@@ -412,7 +380,3 @@ class App:
             await self._refuse(exchange, failure, [(b"allow", ", ".join(sorted(allow - {""})).encode())])
         else:
             await self._refuse(exchange, Failure("unknown_url", f"Invalid URL ({method} {path})"))
-
-
-def _typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
-    return headers if b"content-type" in dict(headers) else [default, *headers]

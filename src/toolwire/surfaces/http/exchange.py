@@ -21,7 +21,6 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
-from toolwire.surfaces.http.keepalive import KeepAlive
 from toolwire.surfaces.http.watch import CONNECTION, SILENT, Connection, Wire
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -68,10 +67,6 @@ class Exchange:
     """… and what became of it."""
     told: Callable[[], HeaderList] | None = None
     """What is only known when the answer goes out: how much of its limits the caller's key has left."""
-    begun: asyncio.Task[None] | None = None
-    """A stream that begins before there is anything to send …"""
-    alive: KeepAlive | None = None
-    """… and the signs of life of one that has begun."""
     _body_read = False
     _body_late = False
     _body_began: float | None = None
@@ -216,13 +211,6 @@ class Exchange:
         """A shorter way for a piece: whether it took it. Where it did not, the piece is sent by `piece`."""
         return self._wire.write
 
-    def quiet(self) -> None:
-        """From here on nothing is sent by itself."""
-        if self.begun is not None and not self.begun.cancel() and not self.begun.cancelled():
-            self.begun.exception()  # whatever it is: nobody is left to be told
-        if self.alive is not None:
-            self.alive.stop()
-
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
 
@@ -275,6 +263,11 @@ class Exchange:
             size += len(message.get("body", b""))
             if message["type"] == "http.disconnect" or not message.get("more_body"):
                 return
+
+
+def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
+    """The headers with a content type, where they have none."""
+    return headers if b"content-type" in dict(headers) else [default, *headers]
 
 
 def _too_large(limit: int) -> ToolwireError:

@@ -18,7 +18,7 @@ class KeepAlive:
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], every_s: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._send: Callable[[bytes], Awaitable[None]] | None = send
+        self._send = send
         self._every = every_s
         self.last = self._loop.time()
         self._task: asyncio.Future[None] | None = None
@@ -30,7 +30,6 @@ class KeepAlive:
             self._timer = None
         if self._task is not None:
             self._task.cancel()
-        self._send = None  # it refers to what refers to this, and would otherwise wait for the garbage collector
 
     def _look(self) -> None:
         now = self._loop.time()
@@ -40,5 +39,4 @@ class KeepAlive:
         self._timer = self._loop.call_at(self.last + self._every, self._look)
 
     async def _say(self) -> None:
-        if self._send is not None:
-            await self._send(KEEP_ALIVE)
+        await self._send(KEEP_ALIVE)

@@ -1,0 +1,74 @@
+"""A stream on its way to its client: its head, its blocks, signs of life while nothing else is sent, and its end.
+
+The head goes out with the first block; where the model is slow, before it. `stop` ends whatever would be sent without anybody's doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from prometheus_client import Gauge
+
+from toolwire.surfaces.http.auth import HeaderList
+from toolwire.surfaces.http.exchange import Exchange, typed
+from toolwire.surfaces.http.keepalive import KeepAlive
+from toolwire.surfaces.http.watch import Watch
+
+STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
+EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class Streaming:
+    """The stream of one turn, should it become one. `streams_open` counts those that have begun and not stopped."""
+
+    __slots__ = ("_alive", "_begun", "_every_s", "_exchange", "_streams_open")
+
+    def __init__(self, exchange: Exchange, every_s: float, streams_open: Gauge) -> None:
+        self._exchange = exchange
+        self._every_s = every_s
+        self._streams_open = streams_open
+        self._begun: asyncio.Task[KeepAlive] | None = None
+        self._alive: KeepAlive | None = None
+
+    def begin_early(self, headers: HeaderList) -> None:
+        """The model has said nothing yet: its stream begins without it."""
+        self._begun = asyncio.get_running_loop().create_task(self._begin(headers))
+
+    async def _begin(self, headers: HeaderList) -> KeepAlive:
+        exchange = self._exchange
+        await exchange.begin(200, [*typed(headers, EVENT_STREAM), *STREAM_HEADERS])
+        self._streams_open.inc()
+        self._alive = alive = KeepAlive(exchange.piece, self._every_s)
+        return alive
+
+    async def send(self, headers: HeaderList, blocks: AsyncIterator[bytes], watch: Watch) -> None:
+        exchange = self._exchange
+        try:
+            alive = await (self._begun or self._begin(headers))
+            write, now = exchange.write, asyncio.get_running_loop().time
+            if first := await anext(blocks, b""):  # from then on `blocks` gives them from where they come from
+                alive.last = now()
+                if not write(first):
+                    await exchange.piece(first)
+            async for block in blocks:
+                alive.last = now()
+                if not write(block):
+                    await exchange.piece(block)
+            self.stop()
+            watch.stop()  # before the end is sent: the end wakes the watcher too
+            await exchange.end()
+        finally:
+            self.stop()
+            close = getattr(blocks, "aclose", None)
+            if close is not None:
+                await close()
+
+    def stop(self) -> None:
+        """Nothing more is sent by itself."""
+        begun, alive, self._alive = self._begun, self._alive, None
+        if begun is not None and not begun.cancel() and not begun.cancelled():
+            begun.exception()  # whatever it is: nobody is left to be told
+        if alive is not None:
+            alive.stop()
+            self._streams_open.dec()
