@@ -23,7 +23,7 @@ from toolwire.backends.codex import CodexBackend, CodexOptions, inspect
 from toolwire.backends.codex.home import scratch
 from toolwire.backends.codex.worker import Worker
 from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure, Finish, Text
+from toolwire.events import Event, Failure, Finish, Text, Usage
 from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CodexBackend]
@@ -204,13 +204,13 @@ async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex:
 
 
 @pytest.fixture
-def imitation(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+def imitation(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """A program that takes the part of Codex: for what the real one can not be made to do."""
 
-    def write(body: str) -> str:
+    def write(body: str, version: str = "0.166.0") -> str:
         path = tmp_path / "codex"
         head = f"#!{sys.executable}\nimport json, os, sys, time\n"
-        head += "if '--version' in sys.argv: print('codex-cli 0.166.0'); sys.exit()\n"
+        head += f"if '--version' in sys.argv: print('codex-cli {version}'); sys.exit()\n"
         head += "if 'debug' in sys.argv: sys.exit('no catalog')\n"
         head += "def say(**message): print(json.dumps(message), flush=True)\n"
         head += "def hear(): return json.loads(sys.stdin.readline())\n"
@@ -297,6 +297,42 @@ async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str
     assert backend.pool is not None
     with pytest.raises(ToolwireError, match="still thinking"):
         await backend.pool.lease()
+
+
+@pytest.mark.parametrize("more", [False, True])
+async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process_is_replaced(
+    imitation: Callable[..., str], tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, more: bool
+) -> None:
+    monkeypatch.setattr("toolwire.backends.codex.text.AFTER_ANSWER_S", 0.2)
+    binary = imitation(
+        f"""
+        say(id=hear()["id"], result={{"userAgent": "toolwire/0.89.0"}})
+        hear()
+        say(id=hear()["id"], result={{"thread": {{"id": "t"}}}})
+        say(id=hear()["id"], result={{"turn": {{"id": "0"}}}})
+        def news(method, **params): say(method=method, params={{"threadId": "t", "turnId": "0", **params}})
+        def item(type, **fields): news("rawResponseItem/completed", item={{"type": type, **fields}})
+        def counted(n): news("thread/tokenUsage/updated", tokenUsage={{"total": {{"inputTokens": n, "outputTokens": n}}}})
+        news("turn/started", turn={{"id": "0"}})
+        item("message", role="user")
+        news("item/agentMessage/delta", itemId="a", delta="I plan.")
+        item("message", role="assistant")
+        if {more}:  # the model's response asks for something: Codex goes on by itself, and takes its time
+            item("function_call", name="update_plan", arguments="{{}}", call_id="c")
+            counted(1)
+            time.sleep(1)
+            news("item/agentMessage/delta", itemId="b", delta="Done.")
+            item("message", role="assistant")
+        counted(2)
+        sys.stdin.read()
+        """,
+        version="0.89.0",
+    )
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    events = await gather(backend.run(Turn("chat", "codex", (Message("user", (TextPart("hi"),)),))))
+    assert said(events) == ("I plan.\n\nDone." if more else "I plan.")
+    assert events[-2:] == [Usage(2, 2), Finish("stop")]
+    assert backend.pool is not None and backend.pool.workers == ()
 
 
 async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:

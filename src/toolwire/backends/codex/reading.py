@@ -27,9 +27,12 @@ REFUSALS = {
 """Why a call is not passed on, as a kind of `Dropped`, and what the model is told."""
 FORBIDDEN = frozenset({"view_image"})
 """Tools of Codex's own that read this machine's files, and that some versions can not be made to leave out."""
+ANSWER = frozenset({"user", "reasoning", "assistant"})
+"""What the items of a response are, after which Codex asks the model no more: nothing is left to be done."""
 DEPTH = 127
 """How deeply Codex's JSON may be nested."""
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+COUNTED = "thread/tokenUsage/updated"
 BETWEEN = "\n\n"
 """Between two messages of one answer, and between the parts of a summary."""
 
@@ -63,9 +66,14 @@ class Reader:
         self.trespass = False
         """The model asked Codex for something on this machine."""
         self.complete = False
+        self.answered = False
+        """The model has said all it will say: its last response was counted, and asks for nothing. The end of the turn follows at once, if at all."""
+        self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
 
     def feed(self, message: Notification) -> list[Event]:
+        if message.method != COUNTED:
+            self.answered = False
         kind = wire.NEWS.get(message.method)
         news = wire.decode(kind, message.params) if kind is not None else None
         return _READ[message.method](self, news) if news is not None else []
@@ -75,9 +83,9 @@ class Reader:
         """Codex reported an error; the end of the turn follows at once, if at all."""
         return self._error is not None and self.ended is None
 
-    def fail(self) -> None:
+    def close(self) -> None:
         """The end did not follow."""
-        self.ended = end_of(self._error or wire.TurnError())
+        self.ended = Finish("stop") if self.answered else end_of(self._error or wire.TurnError())
 
     def usage(self) -> list[Event]:
         """The tokens of this answer so far, where they are known."""
@@ -105,8 +113,11 @@ class Reader:
 
     def _raw_item(self, news: wire.RawItemNews) -> list[Event]:
         item = news.item
-        if item.type not in ("function_call", "custom_tool_call") or not self.turn_id or news.turn_id != self.turn_id:
+        if not self.turn_id or news.turn_id != self.turn_id:
             return []  # an echo of the history, or of Codex's own
+        self._items.add(item.role or item.type)
+        if item.type not in ("function_call", "custom_tool_call"):
+            return []
         if item.name in FORBIDDEN and item.name not in self._tools:
             self.trespass = True
         why = self._refusal(item)
@@ -135,6 +146,8 @@ class Reader:
         total = news.token_usage.total
         if total.input_tokens + total.output_tokens > self._total.input_tokens + self._total.output_tokens:
             self._total = total
+            self.answered = "assistant" in self._items and self._items <= ANSWER
+            self._items.clear()
         return []
 
     def _started(self, news: wire.TurnNews) -> list[Event]:
@@ -165,7 +178,7 @@ _READ: dict[str, Callable[[Reader, Any], list[Event]]] = {
     "item/reasoning/textDelta": Reader._thought,
     "rawResponseItem/completed": Reader._raw_item,
     "rawResponse/completed": Reader._raw_response,
-    "thread/tokenUsage/updated": Reader._tokens,
+    COUNTED: Reader._tokens,
     "turn/started": Reader._started,
     "turn/completed": Reader._completed,
     "error": Reader._failed,

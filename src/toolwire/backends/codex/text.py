@@ -3,6 +3,9 @@
 The system text goes into `developerInstructions` (the base instructions stay empty), the history into the thread as items, the last user message is
 the turn's input. Where a version does not take a history, it is told in the input's text. A model that asks for a tool of Codex's own which reads
 this machine's files is stopped before it gets an answer (law 9).
+
+One turn in some hundred is never ended by 0.89 on a busy machine: its answer is there and counted, then the thread is silent for ever, though its
+process serves others. Such a turn ends by our own clock.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from toolwire.backends.codex import items
 from toolwire.backends.codex.dynamic import thread_params, turn_params
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.thread import OpenThread, Thread, ending, next_message, opened
+from toolwire.backends.codex.thread import AFTER_ANSWER_S, OpenThread, Thread, ending, next_message, opened
 from toolwire.backends.codex.version import Features
 from toolwire.backends.codex.worker import RequestError
 from toolwire.errors import ToolwireError
@@ -107,11 +110,14 @@ async def _read(thread: Thread, reader: Reader, options: CodexOptions, tap: Fram
     """What is there now; the end with it, once it is known."""
     batch: Batch = []
     while not batch or thread.waiting():
-        message = await next_message(thread, reader, options)
+        message = await next_message(thread, reader, options, AFTER_ANSWER_S if reader.answered else None)
         if message is not None:
             if tap is not None:
                 tap(message.method, message.params)
             batch += reader.feed(message)
+        elif reader.answered:
+            thread.stuck()
+            reader.close()
         if reader.trespass:
             raise ToolwireError("backend", "The model asked Codex to read a file of this machine, which Toolwire does not allow.")
         if reader.ended is not None:

@@ -25,7 +25,8 @@ from toolwire.events import Failure, Finish
 STOP_S = 5.0
 OpenThread = Callable[[], Awaitable["Thread"]]
 AFTER_ERROR_S = 1.0
-"""How long the end of a turn may lag behind its error. Some versions never send it."""
+AFTER_ANSWER_S = 2.0
+"""How long the end of a turn may lag behind its error, and behind its answer. Some versions never send it."""
 
 
 class Thread:
@@ -46,6 +47,7 @@ class Thread:
         self._answers: dict[str, Mapping[str, Any]] = {}
         self._beginning: asyncio.Task[bytes] | None = None
         self._running = False
+        self._stuck = False
         self._over: asyncio.Task[None] | None = None
 
     # --- asking --------------------------------------------------------------------------------------------------------------------------------
@@ -150,6 +152,11 @@ class Thread:
         """Codex has said that the turn is over."""
         self._running = False
 
+    def stuck(self) -> None:
+        """Codex does not end the turn: it is asked for nothing more of this thread, and its process takes no further ones."""
+        self._stuck = True
+        self._lease.retire()
+
     async def end(self, served: bool) -> None:
         """Interrupts what still runs, forgets the thread and gives its place back. Safe to call twice."""
         if self._over is None:
@@ -160,7 +167,7 @@ class Thread:
         try:
             if self._running and self.worker.alive:
                 await self._interrupt()
-            if self.worker.alive and self.id:
+            if self.worker.alive and self.id and not self._stuck:
                 await self._forget()
         finally:
             self._stop_timer()
@@ -212,13 +219,13 @@ async def opened(open_thread: OpenThread, start: Callable[[Thread], Awaitable[No
 
 
 async def next_message(thread: Thread, reader: Reader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
-    """The next message; None where silence itself says something: the turn has failed, or (`settle_s`) its calls are complete."""
+    """The next message; None where silence itself says something: the turn has failed, or (`settle_s`) what is there is complete."""
     limit = AFTER_ERROR_S if reader.failing else settle_s if settle_s is not None else options.timeout_s
     try:
         return await thread.receive(limit)
     except TimeoutError:
         if reader.failing:
-            reader.fail()
+            reader.close()
         elif settle_s is None:
             raise ToolwireError("timeout", f"Codex was silent for {options.timeout_s:g} s.") from None
         return None

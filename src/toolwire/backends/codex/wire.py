@@ -48,6 +48,7 @@ class RawItem(msgspec.Struct, gc=False):
     """A Responses item as the provider sent it."""
 
     type: str
+    role: str = ""
     name: str = ""
     arguments: str = ""
     call_id: str = ""
