@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,6 +171,7 @@ LOOK = """() => {
   }
   return found
 }"""
+PAINTED_S = 20.0
 TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, textarea, option')].map((one) => one.value)].join('\\n')"""
 
 
@@ -203,12 +205,16 @@ class Watched:
         return self.page
 
     def inert(self, where: str, *payloads: str, within: Locator | None = None) -> None:
-        """Nothing came of anything, and these can be read."""
+        """These can be read, at the latest when the page has painted all that it got, and nothing came of anything."""
+        missing, until = [*payloads], time.monotonic() + PAINTED_S
+        while missing:
+            text = squeezed((within or self.page.locator("body")).evaluate(TEXT))
+            missing = [payload for payload in missing if squeezed(payload) not in text]
+            assert not missing or time.monotonic() < until, (where, missing[:10])
+            if missing:
+                self.page.wait_for_timeout(50)
         found = [*self.news, *self.page.evaluate(LOOK)]
         assert not found, (where, found[:10])
-        text = squeezed((within or self.page.locator("body")).evaluate(TEXT))
-        missing = [payload for payload in payloads if squeezed(payload) not in text]
-        assert not missing, (where, missing[:10])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         self.key = self.key or self.page.evaluate("localStorage.getItem('toolwire-page')")

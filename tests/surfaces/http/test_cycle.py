@@ -10,8 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S
+from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S, Cycle, GuardedProtocol
 from toolwire.surfaces.http.watch import CONNECTION, Connection
 from toolwire.testing.served import served
 
@@ -53,6 +56,13 @@ async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> 
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
+
+
+def loaded(app: App, protocol: type[HttpToolsProtocol]) -> Config:
+    """As the server configures uvicorn."""
+    config = Config(app, http=protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False)
+    config.load()
+    return config
 
 
 def start(status: int, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
@@ -112,6 +122,84 @@ async def test_a_body_in_pieces_comes_behind_its_head() -> None:
 async def test_a_header_can_not_break_its_line(value: bytes) -> None:
     got, _ = await written(says(start(200, (b"x-told", value), (b"content-length", b"0")), body()))
     assert b"x-told" not in got and b"x-evil" not in got and b"200 OK" not in got
+
+
+@pytest.mark.parametrize("name", [b"x-told\r\nx-evil", b"x-told\n"])
+async def test_a_headers_name_can_not_break_its_line(name: bytes) -> None:
+    got, _ = await written(says(start(200, (name, b"1"), (b"content-length", b"0")), body()))
+    assert b"x-told" not in got and b"x-evil" not in got and b"200 OK" not in got
+
+
+async def test_headers_go_out_as_they_are_also_with_signs_that_a_form_would_read() -> None:
+    got, _ = await written(says(start(200, (b"x-%b-%d", b"100 %b"), (b"x-two", b"a"), (b"x-two", b"b"), (b"content-length", b"0")), body()))
+    assert b"\r\nx-%b-%d: 100 %b\r\nx-two: a\r\nx-two: b\r\ncontent-length: 0\r\n\r\n" in got
+
+
+def test_an_answer_without_headers_is_left_to_uvicorn() -> None:
+    cycle = object.__new__(Cycle)
+    vars(cycle).update(response_started=False, disconnected=False, keep_alive=True, scope={"method": "POST"}, default_headers=[])
+    assert cycle._head_of(200, []) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "query"),
+    [
+        (b"/v1/models", "/v1/models", b""),
+        (b"/v1/models/a%2Fb%20c?x=%20&y", "/v1/models/a/b c", b"x=%20&y"),
+        (b"/" + b"a" * 200, "/" + "a" * 200, b""),
+        (b"http://host.example/v1/x?q", "/v1/x", b"q"),
+    ],
+)
+async def test_a_path_is_read_as_uvicorn_reads_it(url: bytes, path: str, query: bytes) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Telling(App):
+        async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+            seen.append(scope)
+            await super().__call__(scope, receive, send)
+
+    for protocol in (GuardedProtocol, HttpToolsProtocol):
+        config = loaded(Telling(says(start(200), body())), protocol)
+        made = protocol(config, ServerState(), {})
+        made.connection_made(_Silent())
+        made.data_received(ASKED.replace(b"/x", url))
+        await asyncio.gather(*made.tasks)
+        made.connection_lost(None)
+    ours, theirs = seen
+    assert (ours["path"], ours["query_string"]) == (path, query)
+    assert {key: value for key, value in ours.items() if key != CONNECTION} == theirs
+
+
+def test_a_connection_has_all_that_uvicorn_gives_it() -> None:
+    """Ours sets it by itself: what a later version adds must be seen here."""
+    config = loaded(App(says()), GuardedProtocol)
+    loop = asyncio.new_event_loop()
+    state = ServerState()
+    ours, theirs = GuardedProtocol(config, state, {}, loop), HttpToolsProtocol(config, state, {}, loop)
+    loop.close()
+    later = {"transport", "flow", "server", "client", "scheme", "scope", "headers"}  # with the connection, or with a request
+    unused = {"limit_concurrency"}
+    for name, value in vars(theirs).items():
+        if name not in later | unused:
+            assert type(getattr(ours, name)) is type(value) if name == "parser" else getattr(ours, name) == value, name
+
+
+class _Silent(asyncio.Transport):
+    """A connection whose bytes nobody reads."""
+
+    def write(self, data: Any) -> None: ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
 
 
 @pytest.mark.parametrize("messages", [(body(b"short"),), (body(b"much too long"),), ()], ids=["short", "long", "none"])

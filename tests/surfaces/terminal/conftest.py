@@ -43,7 +43,7 @@ cli.COMMANDS = (
 )
 sys.exit(cli.main(rest))
 """
-WAIT_S = 30
+WAIT_S = 60
 FOREIGN = ("TOOLWIRE_", "PROXY_", "NO_COLOR", "COLUMNS", "LINES")
 
 

@@ -14,9 +14,13 @@ import logging
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -27,6 +31,8 @@ from toolwire.surfaces.http.watch import CONNECTION, Connection
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
 MOST_PIPELINED = 16
+SHORT = 64
+"""What a path means is remembered up to this length, and without a question mark: nobody fills memory with it, or leaves secrets there."""
 BARE = (204, 304)
 """Answers that have no body, and so say nothing of its length."""
 HIGH_WATER = 64 * 1024
@@ -107,17 +113,16 @@ class Cycle(RequestResponseCycle):
         if self.response_started or self.disconnected or not self.keep_alive or self.scope["method"] != "POST" or status in BARE:
             return None
         headers = [*self.default_headers, *headers]
-        named = dict(headers)
-        if not b"".join(named).islower() or b"connection" in named or b"transfer-encoding" in named:
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        form = _form(names) if names else None
+        if form is None:
             return None
-        lines, length = [*map(b": ".join, headers)], named.get(b"content-length")
-        if length is None:
-            lines.append(b"transfer-encoding: chunked")
-        head = b"\r\n".join(lines)
-        if not head.count(b"\n") == head.count(b"\r") == len(lines) - 1:
+        lines, length_at = form
+        told = b"".join(values)
+        if b"\n" in told or b"\r" in told:
             raise RuntimeError("A header holds a line break.")
-        self.chunked_encoding, self.expected_content_length = length is None, int(length or 0)
-        return b"%b%b\r\n\r\n" % (STATUS_LINE[status], head)
+        self.chunked_encoding, self.expected_content_length = length_at is None, 0 if length_at is None else int(values[length_at])
+        return STATUS_LINE[status] + lines % values
 
     async def _whole(self, head: bytes, message: Any) -> None:
         self._head = None
@@ -138,6 +143,10 @@ class Cycle(RequestResponseCycle):
 
 
 class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's, with a shorter way for a connection that begins and for a head that is complete: both come once for each of many clients at once,
+    and what they look up (loggers, what a path means) is the same for all."""
+
+    logger, access_logger, access_log = logging.getLogger("uvicorn.error"), logging.getLogger("uvicorn.access"), False
     _in_head = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
@@ -149,7 +158,20 @@ class GuardedProtocol(HttpToolsProtocol):
     _upgraded = False
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        if not config.loaded:
+            config.load()
+        self.config, self.app = config, config.loaded_app
+        self.loop = _loop or asyncio.get_event_loop()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # an answer to the first of several requests
+        self.ws_protocol_class, self.root_path, self.asgi_version = config.ws_protocol_class, config.root_path, config.asgi_version
+        self.app_state, self.server_state = app_state, server_state
+        self.connections, self.tasks = server_state.connections, server_state.tasks
+        self.timeout_keep_alive_task = None
+        self.timeout_keep_alive = config.timeout_keep_alive
+        self.pipeline = deque()
+        self.expect_100_continue = False
+        self.cycle = None  # type: ignore[assignment]
         self._slow_reader_s: float = getattr(config.app, "slow_reader_s", 0)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -172,7 +194,6 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._connection.left()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.__class__ = Cycle
         self._running = cycle
         self._connection = cycle.scope[CONNECTION] = connection = Connection(cycle)  # type: ignore[literal-required, arg-type]
         connection.task = task = self.loop.create_task(cycle.run_asgi(app))
@@ -205,7 +226,34 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         if len(self.pipeline) >= MOST_PIPELINED:
             raise TooManyRequests
-        super().on_headers_complete()
+        parser, scope, before = self.parser, self.scope, self.cycle
+        version = parser.get_http_version()
+        scope["method"] = parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        if parser.should_upgrade() and self._should_upgrade():
+            return
+        url = self.url
+        parsed = _known_path if len(url) <= SHORT and b"?" not in url else _path
+        scope["path"], scope["raw_path"], scope["query_string"] = parsed(self.root_path, url)
+        cycle = self.cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and parser.should_keep_alive(),
+            self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
 
     def send_400_response(self, msg: str) -> None:
         self._end(400, msg)
@@ -296,6 +344,29 @@ class GuardedProtocol(HttpToolsProtocol):
     def _all_unread(self) -> int:
         """With what the kernel holds: there a slow reader's progress shows first."""
         return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
+
+
+def _path(root: str, url: bytes) -> tuple[str, bytes, bytes]:
+    """A request's path, as it is and as it was written, and what stands behind its question mark."""
+    parsed = httptools.parse_url(url)
+    return root + unquote(parsed.path.decode("ascii")), root.encode("ascii") + parsed.path, parsed.query or b""
+
+
+_known_path = lru_cache(256)(_path)
+
+
+@lru_cache(256)
+def _form(names: tuple[bytes, ...]) -> tuple[bytes, int | None] | None:
+    """The lines of a head with these headers, to be filled with their values, and which of them is the length. None: uvicorn is to write it."""
+    all_names = b"".join(names)
+    if not all_names.islower() or names.count(b"content-length") > 1 or {b"connection", b"transfer-encoding"} & {*names}:
+        return None
+    if b"\n" in all_names or b"\r" in all_names:
+        raise RuntimeError("A header's name holds a line break.")
+    lines = b"".join(name.replace(b"%", b"%%") + b": %b\r\n" for name in names)
+    if b"content-length" in names:
+        return lines + b"\r\n", names.index(b"content-length")
+    return lines + b"transfer-encoding: chunked\r\n\r\n", None
 
 
 def _is_handshake(headers: Iterable[tuple[bytes, bytes]]) -> bool:
