@@ -59,6 +59,7 @@ class KeyRing:
         self._records = records
         self._clock, self._ticks = clock, ticks
         self._secret = secrets.token_bytes(32)
+        self._marker = hashlib.blake2b(key=self._secret, digest_size=16)
         self._configured: dict[bytes, _Known] = {}
         standard = KeyGrant(limits=KeyLimits.of(self._limits))
         self._anyone = KeyHolder("", None if standard.plain else standard)
@@ -81,8 +82,11 @@ class KeyRing:
         digest = hashlib.sha256(text.encode()).digest()
         self._configured[self._blind(digest)] = _Known(digest, KeyHolder(key_id_of(text), None if grant.plain else grant, lasting=True))
 
-    def _blind(self, digest: bytes) -> bytes:
-        return hashlib.blake2b(digest, key=self._secret, digest_size=16).digest()
+    def _blind(self, text: bytes) -> bytes:
+        """A mark that nobody else can work out."""
+        marking = self._marker.copy()
+        marking.update(text)
+        return marking.digest()
 
     # --- asking --------------------------------------------------------------------------------------------------------------------------------
 
@@ -103,7 +107,7 @@ class KeyRing:
 
     def find(self, token: bytes) -> KeyHolder | None:
         """Whose key this is."""
-        mark = hashlib.blake2b(token, key=self._secret, digest_size=16).digest()  # nobody else can tell what a token's mark is
+        mark = self._blind(token)
         known = self._recent.get(mark)
         if known is None:
             known = self._look_up(token)
