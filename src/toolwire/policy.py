@@ -46,15 +46,6 @@ NO_RULES = PolicyRules()
 class Policy:
     """The rules applied to one run (with several choices: one choice)."""
 
-    cut = False
-    lets_text = True
-    """A batch that is one piece of text passes as it is."""
-    _truncated = False  # the model made calls that the client does not see
-    _called = False  # a call has begun: from now on text is tail
-    _open: int | None = None  # the backend's index of the open call
-    _after_cut = ""  # as what calls behind the cut are counted
-    _ended = False
-
     def __init__(self, rules: PolicyRules) -> None:
         self.names: list[str] = []
         """Names of the calls that were let through, in order."""
@@ -65,6 +56,14 @@ class Policy:
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None: dropped
         self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, while duplicates must be recognised
         self._seen: set[tuple[str, str]] = set()
+        self.cut = False
+        self.lets_text = True
+        """A batch that is one piece of text passes as it is."""
+        self._truncated = False  # the model made calls that the client does not see
+        self._called = False  # a call has begun: from now on text is tail
+        self._open: int | None = None  # the backend's index of the open call
+        self._after_cut = ""  # as what calls behind the cut are counted
+        self._ended = False
 
     # --- what the caller sees ---
 

@@ -22,12 +22,10 @@ _UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the reques
 class Interpreter:
     """`feed` a batch, get the events that the client's answer is made of. After `Finish` or `Failure` nothing more comes out."""
 
-    ended = False
-    _given = ""
-
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
         """`mint`: every call gets an id of the gateway's own; `minted` maps it to the backend's."""
         self._plan, self._mint, self._ids = plan, mint, ids
+        self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
         self._scanner = plan.scanner() if plan.scanner is not None else None
         self._unwrap = Unwrap(plan.customs) if plan.customs else None

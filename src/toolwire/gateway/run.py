@@ -46,22 +46,6 @@ T = TypeVar("T")
 class Run:
     """One turn under way: what it needs on its path, and what is told about it at the end."""
 
-    _first_byte: float | None = None
-    _committed = False
-    _observed = False
-    ticket: Ticket | None = None
-    """What this turn took of its key's limits; None where the key has none."""
-    place: Place | None = None
-    """Its place in the line of the model; None where the model takes as many turns as come."""
-    _finish: str | None = None
-    turn: Turn | None = None
-    plan: Plan | None = None
-    answer: ChatAnswer | ResponsesAnswer | None = None
-    claim: Claim | None = None
-    backend_kind = ""
-    kind = "new"
-    """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
-
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
         self.trace = trace
@@ -77,6 +61,20 @@ class Run:
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._policies: list[Policy] = []
         self._siblings = object()  # what the parks of all choices of this turn have in common
+        self._first_byte: float | None = None
+        self._committed = self._observed = False
+        self._finish: str | None = None
+        self.ticket: Ticket | None = None
+        """What this turn took of its key's limits; None where the key has none."""
+        self.place: Place | None = None
+        """Its place in the line of the model; None where the model takes as many turns as come."""
+        self.turn: Turn | None = None
+        self.plan: Plan | None = None
+        self.answer: ChatAnswer | ResponsesAnswer | None = None
+        self.claim: Claim | None = None
+        self.backend_kind = ""
+        self.kind = "new"
+        """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
 
     def decoded(self, turn: Turn) -> Turn:
         self.turn = turn

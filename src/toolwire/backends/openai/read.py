@@ -51,24 +51,23 @@ _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
 class AnswerReader:
     """Reads one answer. `feed` takes a stream's bytes, `read_body` a whole body, `finish` says that no more comes. After `ended` nothing follows."""
 
-    ended = False
-    finishing = False
-    """The finish reason has come: only usage and the end mark are awaited."""
-    _reason = ""
-    _usage: Usage | None = None
-    _behind_size = 0
-    _half = ""  # half of a surrogate pair that waits for the other
-    _half_of: type[Text | Thought | Refusal] = Text
-    _said = _broken = _whole = False
-    _pieces = False  # the last chunk was a piece of text, so that the next one will be
-    _odd_pieces = _tried = False  # they have more in them than the short way takes; it was tried for the chunk that is read
-
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
         self._sse = SseReader()
         declared = _Declared(turn) if turn.tools else None
         self._calls = CallAssembler(cumulative, declared.names if declared else None, rename=declared.name_of if declared else None)
         self._secrets = secrets
         self._behind: list[Event] = []  # said while a call was open
+        self._behind_size = 0
+        self.ended = False
+        self.finishing = False
+        """The finish reason has come: only usage and the end mark are awaited."""
+        self._reason = ""
+        self._usage: Usage | None = None
+        self._half = ""  # half of a surrogate pair that waits for the other
+        self._half_of: type[Text | Thought | Refusal] = Text
+        self._said = self._broken = self._whole = False
+        self._pieces = False  # the last chunk was a piece of text, so that the next one will be
+        self._odd_pieces = self._tried = False  # they have more in them than the short way takes; it was tried for the chunk that is read
 
     def feed(self, block: bytes) -> list[Event]:
         if self._pieces and (one := self._sse.one(block)) and (piece := self._piece(one[1])):  # the hot path: it, and nothing else

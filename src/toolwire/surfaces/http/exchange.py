@@ -21,7 +21,7 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.keys import KeyHolder
 from toolwire.surfaces.http.auth import HeaderList, Headers
-from toolwire.surfaces.http.watch import CONNECTION, SILENT, Connection, Wire
+from toolwire.surfaces.http.watch import CONNECTION, NO_CONNECTION, Connection
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -58,20 +58,6 @@ class ClientGone(Exception):
 class Exchange:
     """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
 
-    started = False
-    reached_gateway = False
-    holder: KeyHolder | None = None
-    """Whose request it is, once that is known …"""
-    status: int | None = None
-    failure: Failure | None = None
-    """… and what became of it."""
-    told: Callable[[], HeaderList] | None = None
-    """What is only known when the answer goes out: how much of its limits the caller's key has left."""
-    _body_read = False
-    _body_late = False
-    _body_began: float | None = None
-    _arrived = 0
-
     def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList) -> None:
         self.scope = scope
         self.headers = headers
@@ -81,11 +67,18 @@ class Exchange:
         self.began = time.perf_counter()
         self._receive = receive
         self._send = send
-
-    @property
-    def _wire(self) -> Wire:
-        connection: Connection | None = self.scope.get(CONNECTION)
-        return SILENT if connection is None else connection.wire
+        self._connection: Connection = scope.get(CONNECTION, NO_CONNECTION)
+        self.started = self.reached_gateway = False
+        self.holder: KeyHolder | None = None
+        """Whose request it is, once that is known …"""
+        self.status: int | None = None
+        self.failure: Failure | None = None
+        """… and what became of it."""
+        self.told: Callable[[], HeaderList] | None = None
+        """What is only known when the answer goes out: how much of its limits the caller's key has left."""
+        self._body_read = self._body_late = False
+        self._body_began: float | None = None
+        self._arrived = 0
 
     @property
     def asker(self) -> str:
@@ -118,7 +111,7 @@ class Exchange:
                 raise ToolwireError("invalid_request", "The Content-Length header is not a number.")
             if int(length) > limit:
                 raise _too_large(limit)
-        body = self._wire.take()
+        body = self._connection.wire.take()
         if body is None:
             message = await self._arriving()
             body = message.get("body", b"")
@@ -140,7 +133,7 @@ class Exchange:
 
     async def _arriving(self) -> Message:
         """The next part of the body, unless it comes too late or too slowly."""
-        body = self._wire.take()
+        body = self._connection.wire.take()
         if body is not None:  # there is nothing to wait for
             return {"type": "http.request", "body": body, "more_body": False}
         now = asyncio.get_running_loop().time()
@@ -189,7 +182,7 @@ class Exchange:
         """A whole answer: `headers` hold at least the content type."""
         self.started, self.status = True, status
         head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
-        if not self._wire.answer(status, head, body):
+        if not self._connection.wire.answer(status, head, body):
             await self._send({"type": "http.response.start", "status": status, "headers": head})
             await self._send({"type": "http.response.body", "body": body})
 
@@ -209,7 +202,7 @@ class Exchange:
     @property
     def write(self) -> Callable[[bytes], bool]:
         """A shorter way for a piece: whether it took it. Where it did not, the piece is sent by `piece`."""
-        return self._wire.write
+        return self._connection.wire.write
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})

@@ -44,6 +44,7 @@ PROBE_AFTER_S = 60
 PROBE_EVERY_S = 15
 
 log = logging.getLogger("toolwire.http")
+LOGGER, ACCESS_LOGGER = logging.getLogger("uvicorn.error"), logging.getLogger("uvicorn.access")
 
 
 class TooManyRequests(Exception):
@@ -146,16 +147,10 @@ class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's, with a shorter way for a connection that begins and for a head that is complete: both come once for each of many clients at once,
     and what they look up (loggers, what a path means) is the same for all."""
 
-    logger, access_logger, access_log = logging.getLogger("uvicorn.error"), logging.getLogger("uvicorn.access"), False
-    _in_head = False
-    _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
-    _reader_timer: asyncio.TimerHandle | None = None
-    _unread = 0
-    _running: RequestResponseCycle | None = None
+    logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
     _connection: Connection
-    _stalled_looks = 0
-    _upgraded = False
+    _head_bytes = _unread = _stalled_looks = 0
+    """Of few connections only: an object with more than thirty members of its own costs more."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
         if not config.loaded:
@@ -172,7 +167,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self.pipeline = deque()
         self.expect_100_continue = False
         self.cycle = None  # type: ignore[assignment]
-        self._slow_reader_s: float = getattr(config.app, "slow_reader_s", 0)
+        self._in_head = self._upgraded = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._reader_timer: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -199,6 +197,10 @@ class GuardedProtocol(HttpToolsProtocol):
         connection.task = task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
+
+    @property
+    def _slow_reader_s(self) -> float:
+        return getattr(self.config.app, "slow_reader_s", 0)
 
     # --- what the client sends -----------------------------------------------------------------------------------------------------------------
 
@@ -240,9 +242,9 @@ class GuardedProtocol(HttpToolsProtocol):
             scope,
             self.transport,
             self.flow,
-            self.logger,
-            self.access_logger,
-            self.access_log,
+            LOGGER,
+            ACCESS_LOGGER,
+            False,
             self.server_state.default_headers,
             asyncio.Event(),
             self.expect_100_continue,

@@ -64,6 +64,10 @@ class Connection:
         self.wire, self.task, self.tell = SILENT, None, None
 
 
+NO_CONNECTION = Connection(SILENT)
+"""Where the server is not ours, and tells of none."""
+
+
 class Watch:
     """Cancels the task that made it when the client goes away. `gone` tells this cancellation from the server's own."""
 
