@@ -81,6 +81,11 @@ def plain() -> Iterator[Callable[[str], str]]:
     server.server_close()
 
 
+STUCK = """() => new Promise((done) => setTimeout(() => {
+  window.sum = 1
+  for (let n = 0; n < 1e8; n++) window.sum = (window.sum * 31 + n) % 65521
+  done()
+}))"""
 READ = """(ms) => new Promise((done) => {
   const end = performance.now() + ms
   const step = () => {
@@ -116,14 +121,17 @@ def measured(browsing: Any, use: Callable[[Page], None]) -> float:
     session = browsing.context.browser.new_browser_cdp_session()
     session.on("Tracing.dataCollected", lambda told: events.extend(told["value"]))
     session.on("Tracing.tracingComplete", lambda told: complete.append(told))
-    session.send("Tracing.start", TRACE)
     page = browsing.context.new_page()
-    use(page)
-    session.send("Tracing.end")
-    while not complete:
-        page.wait_for_timeout(20)
-    session.detach()
-    page.close()
+    session.send("Tracing.start", TRACE)
+    try:
+        use(page)
+    finally:
+        session.send("Tracing.end")
+        while not complete:
+            page.wait_for_timeout(20)
+        session.detach()
+        page.close()
+    assert not complete[0].get("dataLossOccurred"), "the trace was too long"
     threads = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name" and event["args"]["name"] == THREAD}
     tasks = [event["tdur"] / 1000 for event in events if event["name"] == TASK and (event["pid"], event["tid"]) in threads and "tdur" in event]
     assert tasks, "the browser told of no task"
@@ -196,6 +204,6 @@ def test_the_measure_sees_a_page_that_is_not_smooth(browse: Any, site: Any, plai
 
     def stuck(page: Page) -> None:
         page.goto(plain("Hello"))
-        page.evaluate("() => new Promise((done) => setTimeout(() => { for (let n = 0; n < 1e9; n++); done() }))")
+        page.evaluate(STUCK)
 
     assert compared("a page that is stuck", browsing, stuck, plain("Hello"), tries=2) > MOST

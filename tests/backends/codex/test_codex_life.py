@@ -299,14 +299,15 @@ async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str
         await backend.pool.lease()
 
 
-@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize(("more", "version"), [(False, "0.89.0"), (True, "0.89.0"), (False, "0.126.0")])
 async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process_is_replaced(
-    imitation: Callable[..., str], tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, more: bool
+    imitation: Callable[..., str], tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, more: bool, version: str
 ) -> None:
     monkeypatch.setattr("toolwire.backends.codex.text.AFTER_ANSWER_S", 0.2)
     binary = imitation(
         f"""
-        say(id=hear()["id"], result={{"userAgent": "toolwire/0.89.0"}})
+        open({str(tmp_path / "pids")!r}, "a").write(f"{{os.getpid()}} ")
+        say(id=hear()["id"], result={{"userAgent": "toolwire/{version}"}})
         hear()
         say(id=hear()["id"], result={{"thread": {{"id": "t"}}}})
         say(id=hear()["id"], result={{"turn": {{"id": "0"}}}})
@@ -320,19 +321,31 @@ async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process
         if {more}:  # the model's response asks for something: Codex goes on by itself, and takes its time
             item("function_call", name="update_plan", arguments="{{}}", call_id="c")
             counted(1)
+            item("function_call_output", call_id="c")
             time.sleep(1)
             news("item/agentMessage/delta", itemId="b", delta="Done.")
             item("message", role="assistant")
         counted(2)
+        if {version != "0.89.0"}:  # a response may say that there is more to come: silence is no end
+            time.sleep(1)
+            news("item/agentMessage/delta", itemId="b", delta="More.")
+            news("turn/completed", turn={{"id": "0", "status": "completed"}})
         sys.stdin.read()
         """,
-        version="0.89.0",
+        version=version,
     )
     backend = await ready(make, binary, home=str(tmp_path / "home"))
-    events = await gather(backend.run(Turn("chat", "codex", (Message("user", (TextPart("hi"),)),))))
-    assert said(events) == ("I plan.\n\nDone." if more else "I plan.")
-    assert events[-2:] == [Usage(2, 2), Finish("stop")]
-    assert backend.pool is not None and backend.pool.workers == ()
+    asked = Turn("chat", "codex", (Message("user", (TextPart("hi"),)),))
+    pids = tmp_path / "pids"
+    for times in (1, 2):
+        events = await gather(backend.run(asked))
+        assert said(events) == {"0.126.0": "I plan.\n\nMore."}.get(version, "I plan.\n\nDone." if more else "I plan.")
+        assert events[-2:] == [Usage(2, 2), Finish("stop")]
+        if version == "0.126.0":
+            return
+        assert len(pids.read_text().split()) == times
+    first, _ = map(int, pids.read_text().split())
+    await until(lambda: not Path(f"/proc/{first}").exists())
 
 
 async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:

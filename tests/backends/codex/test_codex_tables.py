@@ -41,6 +41,7 @@ def test_a_version_is_found_in_what_codex_says(text: str, version: Version | Non
 def test_features_begin_with_their_version() -> None:
     assert features_of(Version(0, 89)) == Features()
     assert not features_of(Version(0, 132, 9)).native_tools and features_of(Version(0, 133)).native_tools
+    assert not features_of(Version(0, 125, 9)).follow_ups and features_of(Version(0, 126)).follow_ups
     assert not features_of(Version(0, 144, 5)).response_mark and features_of(Version(0, 145)).response_mark
     assert features_of(Version(0, 166)) == Features(**dict.fromkeys(SINCE, True))
 

@@ -27,8 +27,8 @@ REFUSALS = {
 """Why a call is not passed on, as a kind of `Dropped`, and what the model is told."""
 FORBIDDEN = frozenset({"view_image"})
 """Tools of Codex's own that read this machine's files, and that some versions can not be made to leave out."""
-ANSWER = frozenset({"user", "reasoning", "assistant"})
-"""What the items of a response are, after which Codex asks the model no more: nothing is left to be done."""
+ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
+"""What there is between two counts where Codex asks the model no more: what it was told last, and a response that leaves nothing to be done."""
 DEPTH = 127
 """How deeply Codex's JSON may be nested."""
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -85,7 +85,7 @@ class Reader:
 
     def close(self) -> None:
         """The end did not follow."""
-        self.ended = Finish("stop") if self.answered else end_of(self._error or wire.TurnError())
+        self.ended = Finish("stop") if self.answered and self._error is None else end_of(self._error or wire.TurnError())
 
     def usage(self) -> list[Event]:
         """The tokens of this answer so far, where they are known."""

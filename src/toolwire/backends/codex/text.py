@@ -93,7 +93,7 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
         thread = await opened(open_thread, start)
         await thread.begin({**begin, "input": words})
         while reader.ended is None:
-            batch = await _read(thread, reader, options, tap)
+            batch = await _read(thread, reader, options, tap, ends_itself=not features.follow_ups)
             if batch:
                 yield batch
     except ToolwireError as error:
@@ -106,11 +106,11 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
             await thread.end(served=reader.ended is not None)
 
 
-async def _read(thread: Thread, reader: Reader, options: CodexOptions, tap: FrameTap | None) -> Batch:
-    """What is there now; the end with it, once it is known."""
+async def _read(thread: Thread, reader: Reader, options: CodexOptions, tap: FrameTap | None, ends_itself: bool) -> Batch:
+    """What is there now; the end with it, once it is known. `ends_itself`: an answer that asks for nothing is the last one."""
     batch: Batch = []
     while not batch or thread.waiting():
-        message = await next_message(thread, reader, options, AFTER_ANSWER_S if reader.answered else None)
+        message = await next_message(thread, reader, options, AFTER_ANSWER_S if ends_itself and reader.answered else None)
         if message is not None:
             if tap is not None:
                 tap(message.method, message.params)

@@ -153,8 +153,9 @@ class Thread:
         self._running = False
 
     def stuck(self) -> None:
-        """Codex does not end the turn: it is asked for nothing more of this thread, and its process takes no further ones."""
+        """Codex does not end the turn: no answer of this thread's is waited for any more, and its process takes no further ones."""
         self._stuck = True
+        self.worker.tell("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
         self._lease.retire()
 
     async def end(self, served: bool) -> None:

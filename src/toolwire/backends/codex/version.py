@@ -30,19 +30,21 @@ class Features:
     """`native_tools`: the client's tools and history as they are (dynamicTools,
     thread/inject_items, and turns without an input). `response_mark`: Codex says when the model's
     response is complete. `ephemeral`: threads that leave nothing on disk. `model_catalog`: `codex debug models --bundled` and `model_catalog_json`.
-    `capabilities`: initialize takes them."""
+    `capabilities`: initialize takes them. `follow_ups`: a response may say that the model has more to say, and Codex asks it again by itself."""
 
     native_tools: bool = False
     response_mark: bool = False
     ephemeral: bool = False
     model_catalog: bool = False
     capabilities: bool = False
+    follow_ups: bool = False
 
 
 SINCE: dict[str, Version] = {
     "ephemeral": Version(0, 90),
     "capabilities": Version(0, 95),
     "model_catalog": Version(0, 121),
+    "follow_ups": Version(0, 126),
     "native_tools": Version(0, 133),  # the first that begins a turn without an input
     "response_mark": Version(0, 145),
 }
