@@ -14,7 +14,8 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S, Cycle, GuardedProtocol
+from toolwire.surfaces.http.cycle import Cycle
+from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S, GuardedProtocol
 from toolwire.surfaces.http.watch import CONNECTION, Connection
 from toolwire.testing.served import served
 

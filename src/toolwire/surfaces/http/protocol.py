@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from toolwire.errors import error_object
 from toolwire.events import Failure
+from toolwire.surfaces.http.cycle import Cycle
 from toolwire.surfaces.http.watch import CONNECTION, Connection
 
 HEAD_WITHIN_S = 30.0
@@ -33,8 +34,6 @@ MAX_HEAD = 64 * 1024
 MOST_PIPELINED = 16
 SHORT = 64
 """What a path means is remembered up to this length, and without a question mark: nobody fills memory with it, or leaves secrets there."""
-BARE = (204, 304)
-"""Answers that have no body, and so say nothing of its length."""
 HIGH_WATER = 64 * 1024
 LOOKS = 4
 """How often a slow reader is looked at before it is cut off."""
@@ -49,98 +48,6 @@ LOGGER, ACCESS_LOGGER = logging.getLogger("uvicorn.error"), logging.getLogger("u
 
 class TooManyRequests(Exception):
     """More requests in one connection's line than any honest client sends."""
-
-
-class Cycle(RequestResponseCycle):
-    """Reads a body and writes an answer as uvicorn does, with less ado: a body that is there, an answer that is whole, and a stream's pieces, each by
-    one call. A head goes out with the body, or with the stream's first piece where that comes at once."""
-
-    _head: bytes | None = None
-    """Waits for what goes out with it."""
-
-    def take(self) -> bytes | None:
-        """The request's body; None where it has to be waited for, or anything is not as usual."""
-        if self.more_body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
-            return None
-        self.flow.resume_reading()
-        self.message_event.clear()
-        body, self.body = bytes(self.body), bytearray()
-        return body
-
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """A whole answer, whose headers tell its length; False where anything is not as usual."""
-        head = None if self.flow.write_paused else self._head_of(status, headers)
-        if head is None or self.chunked_encoding or len(body) != self.expected_content_length:
-            return False
-        self.response_started, self.waiting_for_100_continue = True, False
-        self._complete(head + body)
-        return True
-
-    def write(self, block: bytes) -> bool:
-        """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
-        if not self.chunked_encoding or self.flow.write_paused or self.disconnected or self.response_complete or not block:
-            return False
-        head = self._head
-        if head is None:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(block), block))
-        else:
-            self._head = None
-            self.transport.write(b"%b%x\r\n%b\r\n" % (head, len(block), block))
-        return True
-
-    def _write_head(self) -> None:
-        """Of a stream whose first piece lets wait."""
-        head, self._head = self._head, None
-        if head is not None and not self.disconnected and not self.transport.is_closing():
-            self.transport.write(head)
-
-    async def send(self, message: Any) -> None:
-        if self._head is not None:
-            if not self.chunked_encoding:
-                await self._whole(self._head, message)
-                return
-            self._write_head()
-        head = None if self.response_started or self.flow.write_paused else self._head_of(message["status"], message["headers"])
-        if head is None:
-            await super().send(message)
-            return
-        self.response_started, self.waiting_for_100_continue = True, False
-        self._head = head
-        if self.chunked_encoding:
-            asyncio.get_running_loop().call_soon(self._write_head)
-
-    def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes | None:
-        """An answer's head, as it goes out; and how its body will come. None: uvicorn is to write it."""
-        if self.response_started or self.disconnected or not self.keep_alive or self.scope["method"] != "POST" or status in BARE:
-            return None
-        headers = [*self.default_headers, *headers]
-        names, values = zip(*headers, strict=True) if headers else ((), ())
-        form = _form(names) if names else None
-        if form is None:
-            return None
-        lines, length_at = form
-        told = b"".join(values)
-        if b"\n" in told or b"\r" in told:
-            raise RuntimeError("A header holds a line break.")
-        self.chunked_encoding, self.expected_content_length = length_at is None, 0 if length_at is None else int(values[length_at])
-        return STATUS_LINE[status] + lines % values
-
-    async def _whole(self, head: bytes, message: Any) -> None:
-        self._head = None
-        body = message.get("body", b"")
-        if message.get("more_body") or len(body) != self.expected_content_length or self.disconnected or self.flow.write_paused:
-            if not self.disconnected:
-                self.transport.write(head)
-            await super().send(message)
-            return
-        self._complete(head + body)
-
-    def _complete(self, answer: bytes) -> None:
-        self.transport.write(answer)
-        self.expected_content_length = 0
-        self.response_complete = True
-        self.message_event.set()
-        self.on_response()
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -355,20 +262,6 @@ def _path(root: str, url: bytes) -> tuple[str, bytes, bytes]:
 
 
 _known_path = lru_cache(256)(_path)
-
-
-@lru_cache(256)
-def _form(names: tuple[bytes, ...]) -> tuple[bytes, int | None] | None:
-    """The lines of a head with these headers, to be filled with their values, and which of them is the length. None: uvicorn is to write it."""
-    all_names = b"".join(names)
-    if not all_names.islower() or names.count(b"content-length") > 1 or {b"connection", b"transfer-encoding"} & {*names}:
-        return None
-    if b"\n" in all_names or b"\r" in all_names:
-        raise RuntimeError("A header's name holds a line break.")
-    lines = b"".join(name.replace(b"%", b"%%") + b": %b\r\n" for name in names)
-    if b"content-length" in names:
-        return lines + b"\r\n", names.index(b"content-length")
-    return lines + b"transfer-encoding: chunked\r\n\r\n", None
 
 
 def _is_handshake(headers: Iterable[tuple[bytes, bytes]]) -> bool:
