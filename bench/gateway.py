@@ -1,8 +1,8 @@
 """Toolwire beside its baselines, in one run: a byte relay on the same libraries, the upstream alone, and other gateways on request.
 
 All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them; each round begins with another
-one, so that none always comes behind the one that has the most left to do. CPU is the gateway's own, from /proc, for each request; the median of the
-rounds counts. Ratios are of medians.
+one, so that none always comes behind the one that has the most left to do. They begin when all have come to their pace: a gateway on Node halves its
+cost in its first ten seconds of load. CPU is the gateway's own, from /proc, for each request; the median of the rounds counts. Ratios are of medians.
 """
 
 from __future__ import annotations
@@ -54,11 +54,15 @@ class Measure:
     holds: str = ""
     """What a right answer holds: a figure for something that does not work would be worth nothing."""
     again: int = 0
-    """How many more times it is measured in a round, for those that `BESIDE` names."""
+    """How many more times it is begun in a round, by those that `BESIDE` names. Only the times to the first token count of these."""
 
 
 BESIDE = ("upstream", "toolwire", "relay")
 """Who is compared by the time to the first token: one beginning of 32 streams tells little, for it lasts some milliseconds of a busy machine."""
+FIRSTS = ("first_p50", "first_p99")
+FRESH = ", in its first seconds"
+STEADY, MOST_WARM = 4, 20
+"""A gateway has come to its pace when so many loads in a row brought no cheaper one (by more than a twentieth); and when to give up on that."""
 CALLED = '"finish_reason":"tool_calls"'
 MEASURES = (
     Measure("plain one by one", chat("bench-plain", stream=False), 1, 0.8),
@@ -71,6 +75,7 @@ MEASURES = (
     Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
     Measure("responses paced", {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False}, 32, 1.0, 32, RESPONSES, ("toolwire",)),
 )
+PLAIN, BURST = MEASURES[1], MEASURES[3]
 CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
 
 
@@ -103,6 +108,7 @@ Figures = dict[tuple[str, str], dict[str, float]]
 
 def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[str]]:
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    begun: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
     lost: set[tuple[str, str]] = set()
     for target in targets:
@@ -114,27 +120,43 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
             ):
                 lost.add((target.name, measure.name))
                 notes.append(f"failed: {target.name}, {measure.name}: the answer does not hold {measure.holds}")
-    for target in targets:  # everything warms up
-        for measure in MEASURES[1:4:2]:
-            try:
-                load(target, measure)
-            except Failed:
-                pass
+    for target in targets:
+        try:
+            found[target.name, PLAIN.name + FRESH] = warm(target)
+        except Failed as error:
+            notes.append(f"failed while it warmed up: {error}")
     for number in range(rounds):
         print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         place = number % len(targets)
         for measure in MEASURES:
             order = (*targets[place:], *targets[:place])
-            for target in (*order, *[target for target in order if target.name in BESIDE] * measure.again):
+            once_more = [target for target in order if target.name in BESIDE] * measure.again
+            for into, target in (*((found, one) for one in order), *((begun, one) for one in once_more)):
                 key = (target.name, measure.name)
                 if (measure.only and target.name not in measure.only) or key in lost:
                     continue
                 try:
-                    found.setdefault(key, []).append(load(target, measure))
+                    into.setdefault(key, []).append(load(target, measure))
                 except Failed as error:
                     lost.add(key)
                     notes.append(f"failed: {error}")
-    return {key: {name: median(one[name] for one in all_) for name in all_[0]} for key, all_ in found.items()}, notes
+    return {key: _medians(rounds_, begun.get(key, [])) for key, rounds_ in found.items()}, notes
+
+
+def _medians(rounds: list[dict[str, float]], begun: list[dict[str, float]]) -> dict[str, float]:
+    return {name: median(one[name] for one in ([*rounds, *begun] if name in FIRSTS else rounds)) for name in rounds[0]}
+
+
+def warm(target: Target) -> list[dict[str, float]]:
+    """Plain requests until they get no cheaper, then a burst; what its first seconds were like."""
+    rounds = [load(target, PLAIN)]
+    cheapest, since = rounds[0]["cpu_ms"], 0
+    while target.process and since < STEADY and len(rounds) < MOST_WARM:
+        rounds.append(load(target, PLAIN))
+        since = since + 1 if rounds[-1]["cpu_ms"] > 0.95 * cheapest else 0
+        cheapest = min(cheapest, rounds[-1]["cpu_ms"])
+    load(target, BURST)
+    return rounds[:3]
 
 
 def crowd(target: Target, rounds: int) -> list[float]:

@@ -237,6 +237,43 @@ async def covered(approvals: Approvals, **options: Any) -> bool:
     return (await asked(approvals, **options)).status == "approved"
 
 
+async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so(approvals: Approvals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits sees the decision as soon as it is written down, which is before the surface comes back from deciding."""
+    said: list[str] = []
+    look = approvals.records.get
+
+    class Slow:
+        async def ask(self, questions: Any) -> bool:
+            me = asyncio.current_task()
+
+            async def get(id: str) -> Approval | None:
+                found = await look(id)
+                if asyncio.current_task() is me and found is not None and found.status != "pending":
+                    await asyncio.sleep(0.6)  # longer than anybody waits before they look again
+                return found
+
+            monkeypatch.setattr(approvals.records, "get", get)
+            for one in questions:
+                said.append((await approvals.decide(one.id, one.token, NO, by="test")).status)
+            return False
+
+    decided = await approvals.ask(ASKING, [question()], Slow())
+    assert ([one.status for one in decided], said) == (["denied"], ["denied"])
+
+
+async def test_a_yes_that_can_not_be_remembered_is_no_yes(store: Store) -> None:
+    """Decision and grant are one: there is never the one without the other."""
+    ids = counting_ids()
+    approvals = Approvals(store, ids=lambda prefix: "grant_same" if prefix == "grant_" else ids(prefix))
+    forever = Decision(True, remember="tool")
+    assert (await asked(approvals, forever)).status == "approved"
+    made = approvals._made(ASKING, *question("note_write"))
+    await approvals.records.add([made])
+    with pytest.raises(ToolwireError, match="could not write"):
+        await approvals.decide(made.id, made.token, forever, by="test")
+    assert [one.status for one in await approvals.pending()] == ["pending"]
+
+
 async def test_a_plain_yes_is_remembered_by_nobody(approvals: Approvals) -> None:
     await asked(approvals, YES)
     assert not await covered(approvals) and await approvals.records.grants() == []

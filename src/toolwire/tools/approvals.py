@@ -47,6 +47,7 @@ class Approvals:
         self._clock = clock
         self._ids = ids
         self._news: dict[str, asyncio.Event] = {}
+        self._deciding = asyncio.Lock()
 
     # --- asking --------------------------------------------------------------------------------------------------------------------------------
 
@@ -94,6 +95,8 @@ class Approvals:
                 asking = asyncio.ensure_future(surface.ask(approvals))
                 try:
                     await asyncio.wait({asking, others}, return_when=asyncio.FIRST_COMPLETED)
+                    async with self._deciding:
+                        pass  # the surface that decided the last one has yet to say so
                     if asking.done() and not asking.result():
                         return
                 finally:
@@ -130,6 +133,10 @@ class Approvals:
 
     async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
         """A person's decision. Raises `ToolwireError` when there is nothing to decide, or when something else was shown."""
+        async with self._deciding:
+            return await self._decide(id, token, decision, by)
+
+    async def _decide(self, id: str, token: str, decision: Decision, by: str) -> Approval:
         approval = await self.records.get(id)
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
@@ -138,11 +145,10 @@ class Approvals:
         _check(approval, decision)
         now = self._clock()
         late = now >= approval.expires_at
-        if late or not await self.records.decide(id, token, "approved" if decision.approved else "denied", now, by, decision, self._line):
+        grant = self._grant(approval, decision) if decision.approved and decision.remember != "once" else None
+        if late or not await self.records.decide(id, token, "approved" if decision.approved else "denied", now, by, decision, self._line, grant):
             current = "expired" if late else (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is {current} already.")
-        if decision.approved and decision.remember != "once":
-            await self.records.remember(self._grant(approval, decision))
         self._announce(id)
         return await self.records.get(id) or approval
 

@@ -1,5 +1,5 @@
 """Approvals, grants and the audit log as rows of the store. An approval is written before anybody is asked, and decided once; its line of the audit
-log is written with the decision, in one transaction, whoever decides and whether or not anybody still waits."""
+log, and what is remembered of it, are written with the decision, in one transaction, whoever decides and whether or not anybody still waits."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ class Records:
         query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
         return [_approval(row) for row in await self._store.run(lambda c: c.execute(query, (*values, limit)).fetchall(), "read")]
 
-    async def decide(self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None, line: Line) -> bool:
-        """Settles a pending approval. False: it is not pending any more, or the token is another's."""
+    async def decide(
+        self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None, line: Line, grant: Grant | None = None
+    ) -> bool:
+        """Settles a pending approval, and remembers what was granted with it. False: it is not pending any more, or the token is another's."""
         written = None if decision is None else json.dumps(decision.to_json())
         where = "id = ? AND token = ? AND status = 'pending'"
-        return await self._store.run(lambda c: _settle(c, (status, at, by, written), where, (id, token), line) == 1, "write")
+        return await self._store.run(lambda c: _settle(c, (status, at, by, written), where, (id, token), line, grant) == 1, "write")
 
     async def expire(self, now: float, line: Line) -> int:
         """Every pending approval whose time is over."""
@@ -60,11 +62,6 @@ class Records:
         """Removes what was decided before then, with all that was shown; the audit log keeps that it was."""
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
         return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
-
-    async def remember(self, grant: Grant) -> None:
-        values = tuple(getattr(grant, name) for name in _GRANT.split(", "))
-        query = f"INSERT INTO grants ({_GRANT}) VALUES ({', '.join('?' * len(values))})"
-        await self._store.run(lambda c: c.execute(query, values), "write")
 
     async def grants(self, revoked: bool = False) -> list[Grant]:
         query = f"SELECT {_GRANT} FROM grants {'' if revoked else 'WHERE revoked_at IS NULL'} ORDER BY created_at, id"
@@ -89,7 +86,7 @@ def _insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
         connection.executemany(f"INSERT INTO approvals ({_APPROVAL}) VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
 
-def _settle(connection: Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line) -> int:
+def _settle(connection: Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line, grant: Grant | None = None) -> int:
     """Settles those that fit, each with its line of the audit log; how many there were."""
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0
@@ -97,6 +94,9 @@ def _settle(connection: Connection, values: Sequence[Any], where: str, which: Se
         query = f"UPDATE approvals SET status = ?, decided_at = ?, decided_by = ?, decision = ? WHERE {where} RETURNING {_APPROVAL}"
         settled = [_approval(row) for row in connection.execute(query, (*values, *which)).fetchall()]
         connection.executemany(_NOTE, [tuple(line(one)) for one in settled])
+        if grant is not None and settled:
+            remembered = tuple(getattr(grant, name) for name in _GRANT.split(", "))
+            connection.execute(f"INSERT INTO grants ({_GRANT}) VALUES ({', '.join('?' * len(remembered))})", remembered)
     return len(settled)
 
 
