@@ -44,7 +44,8 @@ def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "",
         with urllib.request.urlopen(urllib.request.Request(f"{site.url}/v1/chat/completions", body, headers), timeout=20) as answer:
             raw: bytes = answer.read()
     except urllib.error.HTTPError as error:
-        raw = error.read()
+        with error:
+            raw = error.read()
     return raw.decode()
 
 
@@ -348,6 +349,16 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     expect(found).to_contain_text("arguments")
     files = [path for path in (here.folder / "journal").rglob("*") if path.is_file()]
     assert files and all(path.stat().st_mode & 0o077 == 0 for path in files)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_the_page_is_no_wider_than_the_screen(site: Any, browse: Any, width: int) -> None:
+    here = site(MODELS)
+    ask(here, "native", tools=TOOLS)
+    page = browse(here, width=width).tab("/ui/wire")
+    expect(total(page, "Requests")).to_have_text("1")
+    expect(page.get_by_role("group", name="Charts").get_by_role("img", name=re.compile("^Requests: 1 in all"))).to_be_attached()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -> None:

@@ -114,28 +114,29 @@ class ResponsesAnswer:
         return last if self.kept else comment_frame('{"stored":false}') + last
 
     async def _keep(self, response: bytes) -> None:
+        if self._store is not None:
+            try:
+                await self._store.put(self._stored(response))
+            except ToolwireError as error:
+                log.error("response %s could not be stored: %s", self.id, error)
+                self.kept = False
         if self._memory is not None and self._encoder.failure is None:
-            self._memory.keep(self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]))
-        if self._store is None:
-            return
-        try:
-            await self._store.put(self._stored(response))
-        except ToolwireError as error:
-            log.error("response %s could not be stored: %s", self.id, error)
-            self.kept = False
+            stored = self._store is not None and self.kept
+            self._memory.keep(self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]), stored)
 
     def _stored(self, response: bytes) -> StoredResponse:
         told = self._encoder.response()
+        before = self._memory.loose if self._memory is not None else ()  # what the store could not find is stored with it
         return StoredResponse(
             id=self.id,
             key_id=self._key_id,
             created_at=self._created,
             model=self._turn.model,
             status=told["status"],
-            previous_response_id=self._turn.previous_response_id,
+            previous_response_id=None if before else self._turn.previous_response_id,
             response=response,
             input_items=_input_items(self._body, self._ids),
-            items=decode_responses.stored_items(self._body, told["output"]),
+            items=(*before, *decode_responses.stored_items(self._body, told["output"])),
         )
 
 

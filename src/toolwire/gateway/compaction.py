@@ -18,8 +18,10 @@ import msgspec
 
 from toolwire.decode.fields import missing
 from toolwire.decode.history import NO_RESULT
+from toolwire.encode.responses import usage_object
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
+from toolwire.events import Usage
 from toolwire.gateway.records import Answer, Caller
 from toolwire.ids import IdFactory
 from toolwire.turn import Call, ImagePart, Item, Message, Part, Reasoning, Result, TextPart
@@ -61,6 +63,9 @@ class Compaction:
     async def answer(self) -> Answer:
         answer = await self._gateway.respond("responses", self._question(), self._caller)
         response = msgspec.json.decode(answer.body or b"{}")
+        if response["status"] != "completed":
+            why = (response.get("incomplete_details") or {}).get("reason") or response["status"]
+            raise ToolwireError("backend", f"The model's summary of the conversation broke off ({why}). Nothing was compacted.")
         summary = _text(response)
         if not summary:
             raise ToolwireError("backend", "The model wrote no summary of the conversation.")
@@ -75,7 +80,7 @@ class Compaction:
                 {"id": ids("cmp_"), "type": "compaction", "encrypted_content": sealed},
                 *(wire_item(item, ids) for item in open_group(self._items)),
             ],
-            "usage": response["usage"],
+            "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction has to have one
         }
         return Answer(answer.headers, encode(told))
 

@@ -25,28 +25,31 @@ class Memory:
         """By lane, the oldest first."""
         self._lane = ""
         self._before: tuple[Item, ...] = ()
+        self.loose: tuple[Item, ...] = ()
+        """What the turn that has begun goes on from, where nobody but this memory has it."""
 
     def enter(self, lane: str) -> None:
         """The next turn belongs to this lane."""
         self._lane = lane
 
-    def begin(self, before: tuple[Item, ...] = ()) -> None:
-        """A turn begins, after these items."""
+    def begin(self, before: tuple[Item, ...] = (), previous: str | None = None) -> None:
+        """A turn begins, after these items, which end in this response."""
         self._before = before
+        self.loose = before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()
 
     def recall(self, id: str) -> tuple[Item, ...] | None:
         """The whole conversation that ends in this response, in whichever lane; None: it is not remembered here."""
         return next((kept.items for kept in self._kept.values() if kept.id == id), None)
 
-    def keep(self, id: str, items: tuple[Item, ...]) -> None:
+    def keep(self, id: str, items: tuple[Item, ...], stored: bool = False) -> None:
         """The turn that has begun ended in this response: these are its own items, what was asked and what was answered."""
-        whole, self._before = (*self._before, *items), ()
+        whole, self._before, self.loose = (*self._before, *items), (), ()
         size = sum(ITEM_BYTES + _size(item) for item in whole)
         self._kept.pop(self._lane, None)
         while self._kept and size + sum(kept.size for kept in self._kept.values()) > self._most:
             del self._kept[next(iter(self._kept))]
         if size <= self._most:
-            self._kept[self._lane] = _Kept(id, whole, size)
+            self._kept[self._lane] = _Kept(id, whole, size, stored)
 
     def forget(self, id: str) -> None:
         self._kept = {lane: kept for lane, kept in self._kept.items() if kept.id != id}
@@ -56,6 +59,8 @@ class _Kept(NamedTuple):
     id: str
     items: tuple[Item, ...]
     size: int
+    stored: bool
+    """The store has it too, and all that it goes on from."""
 
 
 def _size(item: Item) -> int:

@@ -210,9 +210,10 @@ class Gateway:
         """What takes a thread, or a look into the store."""
         if api == "chat":
             return await asyncio.to_thread(decode_chat.decode, body, caller.key_id)
-        previous = await self._previous(decode_responses.previous_id(body), caller)
+        id = decode_responses.previous_id(body)
+        previous = await self._previous(id, caller)
         if caller.memory is not None:
-            caller.memory.begin(previous)
+            caller.memory.begin(previous, id)
         given = (body, previous, caller.key_id, self.settings.server.open_responses or caller.memory is not None)
         return await asyncio.to_thread(decode_responses.decode, *given) if large else decode_responses.decode(*given)
 

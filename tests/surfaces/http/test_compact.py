@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from toolwire.events import Usage
 from toolwire.gateway.compaction import ASKED, open_group
 from toolwire.gateway.memory import ITEM_BYTES, Memory
 from toolwire.gateway.replay import replay
@@ -149,6 +150,30 @@ async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(plac
         assert (status, answer["error"]["code"]) == (404, "model_not_found")
         async with it.client.put(f"http://127.0.0.1:{it.port}{PATH}", json={}) as response:
             assert response.status == 405
+
+
+@pytest.mark.parametrize(("script", "why"), [("say half of\nfinish length", "max_output_tokens"), ("say no\nfinish content_filter", "content_filter")])
+async def test_a_summary_that_broke_off_is_an_error(place: Callable[..., Any], script: str, why: str) -> None:
+    """Who gets it throws the conversation away."""
+    async with place(script) as it:
+        status, answer = await it.post(PATH, {"model": "m", "input": HISTORY})
+        assert status == 502 and f"broke off ({why})" in answer["error"]["message"]
+
+
+async def test_a_model_that_counts_nothing_is_compacted_too(
+    place: Callable[..., Any], openapi_judge: OpenApiJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place("say NOTES") as it:
+        run = it.backend.run
+
+        async def uncounted(turn: Any) -> Any:
+            async for batch in run(turn):
+                yield [event for event in batch if not isinstance(event, Usage)]
+
+        monkeypatch.setattr(it.backend, "run", uncounted)
+        status, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
+        assert status == 200 and compacted["usage"]["total_tokens"] == 0
+        assert openapi_judge.validate(compacted, "CompactResource") == []
 
 
 async def test_a_model_that_writes_nothing_or_fails_is_an_error(place: Callable[..., Any]) -> None:

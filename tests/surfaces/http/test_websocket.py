@@ -98,6 +98,21 @@ async def test_only_the_last_response_is_remembered_where_nothing_is_stored(plac
         assert (status, body["error"]["code"]) == (400, "previous_response_not_found")  # nothing was written
 
 
+@pytest.mark.parametrize("generate", [True, False])
+async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(place: Callable[..., Any], generate: bool) -> None:
+    async with place("say One\n---\nsay Two\n---\nsay Three") as it:
+        async with it.socket() as client:
+            first = (await client.turn("a", store=False, generate=generate))[-1]["response"]["id"]
+            second = (await client.turn("b", previous_response_id=first))[-1]["response"]
+            third = (await client.turn("c", previous_response_id=second["id"]))[-1]["response"]
+            here = it.backend.seen[-1].items
+            assert second["previous_response_id"] == first
+        status, _ = await it.post("/v1/responses", {"model": "m", "input": "c", "previous_response_id": second["id"]})
+        assert status == 200 and it.backend.seen[-1].items == here
+        status, _ = await it.post("/v1/responses", {"model": "m", "input": "d", "previous_response_id": third["id"]})
+        assert status == 200 and it.backend.seen[-1].items[: len(here)] == here  # nothing twice
+
+
 async def test_what_has_grown_too_large_is_not_remembered(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "Memory", lambda: _Memory(100))
     async with place("say One") as it, it.socket() as client:
@@ -124,10 +139,11 @@ async def test_messages_that_come_early_are_answered_in_their_order(place: Calla
 async def test_a_line_that_is_too_long_is_refused_behind_what_waits(place: Callable[..., Any]) -> None:
     async with place("pause 300ms\nsay {user}") as it, it.socket() as client:
         for number in range(MOST_WAITING + 3):
-            await client.send({"type": "response.create", "model": "m", "input": str(number), "store": False})
+            lane = {"stream_id": "late"} if number > MOST_WAITING else {}
+            await client.send({"type": "response.create", "model": "m", "input": str(number), "store": False, **lane})
         answers = [await client.answer() for _ in range(MOST_WAITING + 3)]
         assert [text_of(answer) for answer in answers[: MOST_WAITING + 1]] == [str(number) for number in range(MOST_WAITING + 1)]
-        assert [problem(answer)[0] for answer in answers[MOST_WAITING + 1 :]] == [429, 429]
+        assert [(problem(answer)[0], answer[0]["stream_id"]) for answer in answers[MOST_WAITING + 1 :]] == [(429, "late")] * 2
         assert text_of(await client.turn("after")) == "after"
 
 
@@ -382,13 +398,16 @@ async def test_a_server_that_drains_ends_the_answer_first(place: Callable[..., A
     async with place("say begun\npause 500ms\nsay done") as it, it.socket() as busy, it.socket() as idle:
         await busy.send({"type": "response.create", "model": "m", "input": "a"})
         assert (await busy.event())["type"] == "response.created"
-        await busy.send({"type": "response.create", "model": "m", "input": "b"})
+        await busy.send({"type": "response.create", "model": "m", "input": "b", "stream_id": "other"})
+        await busy.send({"type": "nonsense"})
         await idle.turn(generate=False)
         await asyncio.sleep(0)
         draining = asyncio.ensure_future(it.server.shutdown())
         assert (await idle.closed())[0] == 1012
         assert text_of(await busy.answer()) == "begundone"
-        assert problem(await busy.answer()) == (503, "overloaded")
+        refused = [await busy.answer() for _ in range(2)]
+        assert [problem(one) for one in refused] == [(503, "overloaded")] * 2
+        assert [one[0].get("stream_id") for one in refused] == ["other", None]
         assert (await busy.closed())[0] == 1012
         await draining
 

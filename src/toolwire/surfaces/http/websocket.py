@@ -20,7 +20,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
@@ -110,6 +110,13 @@ async def _refusing(send: Send, message: Message) -> None:
     await send({**message, "type": f"websocket.{message['type']}"})
 
 
+class _Refused(NamedTuple):
+    """A message in line that will not be answered."""
+
+    failure: Failure
+    lane: str
+
+
 class Connection:
     def __init__(self, app: App, exchange: Exchange, send: Send, body_limit: int) -> None:
         self._app = app
@@ -117,7 +124,7 @@ class Connection:
         self._body_limit = body_limit
         self._memory = Memory()
         self._lanes: set[str] = set()
-        self._line: deque[bytes | Failure] = deque()
+        self._line: deque[bytes | _Refused] = deque()
         self._waiting = 0
         """Bytes in line …"""
         self._refused = 0
@@ -173,7 +180,7 @@ class Connection:
         self._gone.set()
         self._moved.set()
 
-    def _taken(self, text: str | None) -> bytes | Failure:
+    def _taken(self, text: str | None) -> bytes | _Refused:
         problem = ""
         raw = b"" if text is None else text.encode()
         if text is None:
@@ -182,7 +189,7 @@ class Connection:
             problem = "Too many messages wait for the response that is under way. One response is made at a time; use several connections for more."
         if problem:
             self._refused += 1
-            return Failure("invalid_request" if text is None else "rate_limit", problem)
+            return _Refused(Failure("invalid_request" if text is None else "rate_limit", problem), _lane_of(raw))
         self._waiting += len(raw)
         return raw
 
@@ -212,16 +219,17 @@ class Connection:
 
     async def _leave(self) -> tuple[int, str]:
         """What still waits in line is told that it will not be answered."""
-        for _ in range(len(self._line)):
-            await self._fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
+        for message in tuple(self._line):
+            lane = message.lane if isinstance(message, _Refused) else _lane_of(message)
+            await self._fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1), lane)
         return RESTART, "the server is shutting down"
 
     # --- a turn --------------------------------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, message: bytes | Failure) -> None:
-        if isinstance(message, Failure):
+    async def _answer(self, message: bytes | _Refused) -> None:
+        if isinstance(message, _Refused):
             self._refused -= 1
-            await self._fail(message)
+            await self._fail(message.failure, message.lane)
             return
         self._waiting -= len(message)
         lane = ""
@@ -334,6 +342,14 @@ def _lane(members: dict[str, msgspec.Raw]) -> str:
     if not isinstance(lane, str) or not 0 < len(lane) <= LONGEST_LANE:
         raise ToolwireError("invalid_value", f"Invalid 'stream_id': expected a string of 1 to {LONGEST_LANE} characters.", param="stream_id")
     return lane
+
+
+def _lane_of(raw: bytes) -> str:
+    """The same of a message that is not answered, as far as it can be read."""
+    try:
+        return _lane(_read_message(raw))
+    except ToolwireError:
+        return ""
 
 
 def _previous(members: dict[str, msgspec.Raw]) -> str | None:
