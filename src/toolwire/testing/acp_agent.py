@@ -10,6 +10,7 @@ The script is a JSON object; every key may be left out:
     needs       the id of a method that must be authenticated with before a session opens
     error       steps of their own for a session: {"code", "message", "data"} refuses `session/new`
     silent      true: nothing is ever answered
+    deaf        true: it asks no MCP server for its tools
 
 A step is an object with one of these keys:
 
@@ -175,7 +176,7 @@ class ScriptedAgent:
             raise Stopped(error={"code": -32000, "message": "Authentication required"})
         if self._script.get("error"):
             raise Stopped(error=self._script["error"])
-        for server in params.get("mcpServers") or ():
+        for server in () if self._script.get("deaf") else params.get("mcpServers") or ():
             self._tools = Tools(server)
             self.log({"tools": await self._tools.start()})
         return {"sessionId": "session-1"}

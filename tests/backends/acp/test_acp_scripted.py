@@ -369,6 +369,19 @@ async def test_a_required_call_is_asked_for_again_and_then_fails_clearly(agent: 
     assert failure.kind == "no_tool_call"
 
 
+async def test_an_agent_that_never_asks_for_the_tools_is_told_of(
+    agent: Agent, talk: Talks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolwire.backends.acp.session.LIST_S", 0.1)
+    client = talk(agent([{"say": "No tools here."}], script={"deaf": True}))
+    assert (await client.say("Weather?")).text == "No tools here."
+    assert [record.getMessage() for record in caplog.records if record.name == "toolwire.acp"] == [
+        "OpenCode has not asked for the client's tools: it may know none of them."
+    ]
+    failure = await client.failure("Weather?", tool_choice="required")
+    assert "seems to ignore the MCP servers" in failure.message
+
+
 # --- broken agents -------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ from toolwire.errors import ToolwireError
 from toolwire.events import FinishReason
 from toolwire.turn import Part, ToolSpec
 
+log = logging.getLogger("toolwire.acp")
 Json = Any
 Params = Mapping[str, Json]
 PROTOCOL = 1
@@ -159,9 +161,12 @@ class Session:
             raise ToolwireError("backend", f"{self._profile.title} opened a session without an id.")
         await self._set_up(opened)
         if self._server is not None:  # agents connect while the session opens, or soon after
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(LIST_S):
                     await self._server.listed.wait()
+            except TimeoutError:
+                said = f" It said: {self._process.said}" if self._process is not None and self._process.said else ""
+                log.warning("%s has not asked for the client's tools: it may know none of them.%s", self._profile.title, said)
 
     async def _authenticated(self, asked: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
         """A session; where the agent wants a login first, by a way that needs no person."""
