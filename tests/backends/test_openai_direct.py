@@ -45,7 +45,7 @@ class Server:
                 if writer.is_closing():
                     break
         writer.transport.abort()
-        with suppress(OSError):
+        with suppress(OSError, asyncio.CancelledError):
             await writer.wait_closed()
 
 
@@ -60,9 +60,9 @@ async def serving(answer: Callable[[Streams, int], Awaitable[None]], tls: ssl.SS
         client.close()
         for task in server.tasks:
             task.cancel()
-        await asyncio.gather(*server.tasks)
+        await asyncio.gather(*server.tasks, return_exceptions=True)
         listener.close()
-        await asyncio.sleep(0)
+        await listener.wait_closed()
 
 
 def to(port: int, *, scheme: str = "http", connect_s: float = 5, read_s: float = 5, **headers: str) -> Request:

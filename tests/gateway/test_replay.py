@@ -336,7 +336,7 @@ HOSTILE: dict[str, Any] = {
     "runs that wait for each other": {"batches": [(0.0, 1, [{"type": "Text", "text": "b"}]), (0.0, 0, [{"type": "Text", "text": "a"}])]},
     "bytes that are no text": {"wire": [(0.0, "stream", 5)]},
     "a plan without words": {"plans": [{}]},
-    "an answer without end": {"wire": [(0.0, "body", "[" * 5000 + "]" * 5000)]},
+    "an answer without end": {"wire": [(0.0, "body", "[" * 100_000 + "]" * 100_000)]},
     "runs that are none": {"end": {"runs": 5}},
 }
 

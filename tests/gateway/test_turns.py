@@ -381,6 +381,7 @@ async def test_closing_the_stream_cancels_the_run(table: Any) -> None:
     await anext(answer.stream)
     await answer.stream.aclose()
     await asyncio.wait_for(gone.wait(), 1)
+    await asyncio.sleep(0)  # what is told is told behind it
     assert [one.cancelled for one in told] == [True]
 
 
