@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable
@@ -127,6 +130,37 @@ def test_a_note_that_is_changed_meanwhile_keeps_the_change_and_the_answer_goes_b
     assert str(beside) in told and "Begun, and done." in beside.read_text()
 
 
+def test_on_a_full_disk_the_note_is_as_it_was_and_the_whole_answer_is_shown(place: Any, note: Path) -> None:
+    place.script('chunk 20\nsay "The answer is long, and there is room for a part of it only. The end."')
+    place.environment["TOOLWIRE_STORE__URL"] = "sqlite://"
+    before = note.read_bytes()
+    most = len(before) + 130
+    done = subprocess.run(
+        place.command("note", str(note)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**place.environment, "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=place.folder,
+        timeout=60,
+    )
+    assert note.read_bytes() == before and [one.name for one in note.parent.iterdir()] == ["Talk.md"]
+    assert done.stdout == "The answer is long, and there is room for a part of it only. The end.\n" and done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [f"{note} could not be written: File too large; the answer is on standard output"]
+
+
+def test_a_note_with_windows_line_ends_is_added_to_in_its_own(place: Any) -> None:
+    path = place.note("Dos.md", "")
+    path.write_bytes(b"One.\r\nTwo?\r\n\r\n")
+    place.script('say "First.\\nSecond."')
+    place.run("note", str(path))
+    written = path.read_bytes()
+    assert written.startswith(b"One.\r\nTwo?\r\n\r\n<hr ") and b"First.\r\nSecond.\r\n" in written
+    assert written.count(b"\n") == written.count(b"\r\n")
+    assert [message["content"] for message in parse(written.decode()).messages] == ["One.\nTwo?", "First.\nSecond."]
+
+
 # --- the appender alone ----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +196,67 @@ def test_a_file_that_is_changed_between_two_words_keeps_the_change_and_no_word_i
     appender.close()
     assert (path.read_bytes() if path.exists() else None) == kept
     assert (tmp_path / "a (answer 1).md").read_text() == "one two three"
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`room(9)`: from now on the disk takes so many bytes more."""
+    left, real = [1 << 30], os.write
+
+    def write(file: int, data: bytes) -> int:
+        taken = data[: left[0]]
+        left[0] -= len(taken)
+        if not taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, taken)
+
+    monkeypatch.setattr(os, "write", write)
+    return lambda size: left.__setitem__(0, size)
+
+
+@pytest.mark.parametrize("first", [0, 3, 20])
+def test_a_disk_that_fills_up_leaves_the_note_as_it_was_and_keeps_every_word(tmp_path: Path, room: Callable[[int], None], first: int) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("Q")
+    appender = Appender(path, b"Q")
+    room(first)
+    appender.write("one ", before="\n\nhead\n")
+    appender.write("two, which is longer than what is left of the room, ")
+    room(1000)
+    appender.write("three", after="\n\nfoot")
+    appender.close()
+    assert path.read_text() == "Q" and list(tmp_path.iterdir()) == [path]
+    assert appender.words == "one two, which is longer than what is left of the room, three"
+    assert (appender.failed, appender.moved_to) == ("the disk is full", None)
+
+
+def test_a_file_beside_the_note_that_can_not_be_written_is_not_left_there(tmp_path: Path, room: Callable[[int], None]) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("Q")
+    appender = Appender(path, b"as it was")
+    room(2)
+    appender.write("one ")
+    appender.write("two")
+    appender.close()
+    assert path.read_text() == "Q" and list(tmp_path.iterdir()) == [path]
+    assert (appender.words, appender.failed, appender.moved_to) == ("one two", "the disk is full", None)
+
+
+def test_what_somebody_added_before_the_disk_failed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("Q")
+    appender = Appender(path, b"Q")
+    appender.write("one")
+    with path.open("a") as file:
+        file.write(" mine")
+
+    def fails(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    appender.close()
+    assert path.read_text() == "Qone mine" and appender.words == "one"
+    assert appender.failed == f"Input/output error; a part of the answer stands in {path}: it was changed meanwhile"
 
 
 def test_the_note_s_own_settings_are_read(note: Path) -> None:

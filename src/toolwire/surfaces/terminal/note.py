@@ -1,8 +1,8 @@
 """`toolwire note`: continues a conversation that lives in a note. The answer is appended to the file as it is written.
 
-Rules: what the person wrote is never rewritten, only added to. The heading and the first words go in with one write; before every further one the
-file must be as it was left. When somebody changed it meanwhile, or an editor put another file in its place, the answer goes on in a file of its own
-beside it, whole.
+Rules: what the person wrote is never rewritten, only added to, in the note's own line ends. The heading and the first words go in with one write;
+before every further one the file must be as it was left. When somebody changed it meanwhile, or an editor put another file in its place, the answer
+goes on in a file of its own beside it, whole. When neither can be written, as on a full disk, the note is as it was, and the whole answer is shown.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from contextlib import aclosing
 from pathlib import Path
 
+from toolwire import disk
 from toolwire.config import ConfigError, Settings
 from toolwire.surfaces.terminal import conversation_note, rules
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_person, show
@@ -21,6 +22,8 @@ from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, pe
 from toolwire.surfaces.terminal.shown import one_line
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.loop import Called, Conversation, Ended, Said
+from toolwire.vault.edits import dominant
+from toolwire.vault.paths import unix
 
 LARGEST = 4 * 1024 * 1024
 
@@ -30,31 +33,70 @@ def run_note(arguments: argparse.Namespace, source: ToolSource | None = None) ->
 
 
 class Appender:
-    """Appends to a file that others may change. `path` is what was read, `before` its bytes."""
+    """Appends to a file that others may change. `path` is what was read, `before` its bytes, `newline` its line end.
 
-    def __init__(self, path: Path, before: bytes) -> None:
+    `moved_to`: the answer stands there, because the note was changed. `failed`: why it stands nowhere; then `words` are all there is of it.
+    """
+
+    def __init__(self, path: Path, before: bytes, newline: str = "\n") -> None:
         self._path = path
         self._before = before
+        self._newline = newline
         self._written: list[str] = []
+        self._words: list[str] = []
         self._file: int | None = None
         self._size = len(before)
         self.moved_to: Path | None = None
+        self.failed = ""
 
-    def write(self, text: str) -> None:
+    @property
+    def words(self) -> str:
+        """What the model said."""
+        return "".join(self._words)
+
+    def write(self, words: str, *, before: str = "", after: str = "") -> None:
+        """Words of the model's, between what frames them in the note."""
+        text = before + words + after
         if not text:
             return
         self._written.append(text)
+        self._words.append(words)
+        try:
+            if not self.failed:
+                self._write(text)
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        try:
+            if self._file is not None:
+                os.fsync(self._file)
+        except OSError as error:
+            self._give_up(error)
+        self._close()
+
+    def _write(self, text: str) -> None:
         if self.moved_to is None and not self._append(text):
-            self.moved_to = self._beside()
             self._close()
-            self._file = os.open(self.moved_to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            text = "".join(self._written).lstrip("\n")
+            beside = self._beside()
+            self._file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self.moved_to, text = beside, "".join(self._written).lstrip("\n")
         if self.moved_to is not None:
             self._all(text)
 
-    def close(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file)
+    def _give_up(self, error: OSError) -> None:
+        """Takes back what was written: half an answer is none. What somebody else has added since stays."""
+        self.failed = disk.why(error)
+        try:
+            if self.moved_to is not None:
+                os.unlink(self.moved_to)
+            elif self._file is not None:
+                if os.fstat(self._file).st_size != self._size:
+                    raise OSError("it was changed meanwhile")
+                os.ftruncate(self._file, len(self._before))
+        except OSError as stays:
+            self.failed += f"; a part of the answer stands in {self.moved_to or self._path}: {disk.why(stays)}"
+        self.moved_to = None
         self._close()
 
     def _close(self) -> None:
@@ -74,23 +116,23 @@ class Appender:
             return False
         if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino) or held.st_size != self._size:
             return False
-        self._size += self._all(text)
+        self._all(text)
         return True
 
-    def _all(self, text: str) -> int:
+    def _all(self, text: str) -> None:
         assert self._file is not None
-        data = text.encode("utf-8", "replace")
-        sent = 0
-        while sent < len(data):
-            sent += os.write(self._file, data[sent:])
-        return len(data)
+        data = text.replace("\n", self._newline).encode("utf-8", "replace")
+        while data:
+            sent = os.write(self._file, data)
+            self._size += sent
+            data = data[sent:]
 
     def _beside(self) -> Path:
         for number in range(1, 1000):
             path = self._path.with_name(f"{self._path.stem} (answer {number}){self._path.suffix}")
             if not os.path.lexists(path):
                 return path
-        raise ConfigError(f"{self._path} was changed while it was answered, and no free name was found for the answer")
+        raise OSError("it was changed while it was answered, and no free name was found for the answer")
 
 
 def _read(path: Path) -> tuple[bytes, str]:
@@ -123,14 +165,24 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         surface = surface_for(session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="note")
         conversation = session.conversation(model, surface, messages=told.history(), options=told.options)
         print(f"{one_line(model)} answers into {path}", file=sys.stderr, flush=True)
-        appender = Appender(path, raw)
+        appender = Appender(path, raw, "\r\n" if dominant(text) == "\r\n" else "\n")
         try:
-            ended = await _answer(conversation, told, appender, screen, text)
+            ended = await _answer(conversation, told, appender, screen, unix(text))
         finally:
             appender.close()
-            if appender.moved_to is not None:
-                print(f"{path} was changed meanwhile; the answer is in {appender.moved_to}", file=sys.stderr)
-        return 1 if ended in ("failed", "budget") or appender.moved_to is not None else 0
+            _tell_where(path, appender)
+        return 1 if ended in ("failed", "budget") or appender.moved_to is not None or appender.failed else 0
+
+
+def _tell_where(path: Path, appender: Appender) -> None:
+    """Where the answer is, when it is not in the note."""
+    if appender.moved_to is not None:
+        print(f"{path} was changed meanwhile; the answer is in {appender.moved_to}", file=sys.stderr)
+    elif appender.failed:
+        page = screen_for_person()
+        page.said(appender.words)
+        page.pause()
+        print(f"{path} could not be written: {appender.failed}; the answer is on standard output", file=sys.stderr)
 
 
 async def _answer(conversation: Conversation, told: conversation_note.NoteConversation, appender: Appender, screen: Screen, text: str) -> str:
@@ -143,9 +195,8 @@ async def _answer(conversation: Conversation, told: conversation_note.NoteConver
             async for happening in happenings:
                 if isinstance(happening, Said):
                     words = guard.feed(happening.text)
-                    if words and not begun:
-                        words, begun = header + words, True
-                    appender.write(words)
+                    appender.write(words, before=header if words and not begun else "")
+                    begun = begun or bool(words)
                 elif isinstance(happening, Called):
                     appender.write(guard.finish() + "\n\n" if begun else "")
                     show(screen, happening)
@@ -155,8 +206,6 @@ async def _answer(conversation: Conversation, told: conversation_note.NoteConver
                     ended = happening.why
     finally:
         rest = guard.finish()
-        if rest and not begun:
-            rest, begun = header + rest, True
-        if begun:
-            appender.write(rest + conversation_note.header("user", told.heading))
+        if rest or begun:
+            appender.write(rest, before="" if begun else header, after=conversation_note.header("user", told.heading))
     return ended
