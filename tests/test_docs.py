@@ -289,10 +289,6 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder.mkdir(parents=True)
         (folder / "toolwire").write_text(TOOLWIRE.format(python=sys.executable), "utf-8")
         (folder / "toolwire").chmod(0o755)
-    bearer = home / ".config" / "toolwire" / "mcp-bearer"
-    bearer.parent.mkdir(parents=True)
-    bearer.write_text("b" * 40, "utf-8")
-    bearer.chmod(0o600)
     return home
 
 

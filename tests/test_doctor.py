@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,32 @@ def test_an_embedded_model_with_its_file_is_told_by_its_name(run: Any, monkeypat
     monkeypatch.setattr(model, "importable", lambda: True)
     _, page = run(f'[models.b]\nbackend = "local"\ngguf = "{tmp_path}/mine.gguf"\n')
     assert "✓ model b" in page and "mine.gguf, tools constrained" in page
+
+
+def test_the_vault_and_the_store_are_looked_at_and_not_touched(run: Any, tmp_path: Path) -> None:
+    demo = '[models.demo]\nbackend = "scripted"\n'
+    store = tmp_path / "data" / "toolwire.db"
+    config = f'{demo}[store]\nurl = "sqlite:///{store}"\n[vault]\nroot = "~/nope"\nenabled = true\n'
+    status, page = run(config)
+    assert status == 1 and f"{tmp_path}/nope can not be read: No such file or directory" in page and "correct vault.root" in page
+    assert f"{store}, made when it is first needed" in page and not store.parent.exists()
+    (tmp_path / "nope").mkdir()
+    status, page = run(config, "--json")
+    findings = {finding["subject"]: finding for finding in json.loads(page)}
+    assert findings["vault"]["mark"] == "ok" and findings["vault"]["told"] == f"{tmp_path}/nope, for *"
+    _, page = run(f'{demo}[store]\nurl = "sqlite://"\n')
+    assert "– vault" in page and "none is enabled" in page and "in memory" in page
+
+
+def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_is(run: Any, tmp_path: Path) -> None:
+    store = tmp_path / "toolwire.db"
+    config = f'[models.demo]\nbackend = "scripted"\n[store]\nurl = "sqlite:///{store}"\n'
+    store.write_text("certainly not a database " * 200)
+    status, page = run(config)
+    assert status == 1 and "✗ store" in page and f"{store}: can not be opened: file is not a database" in page
+    for version, told in ((1, f"{store}\n"), (999, f"{store}: written by a newer Toolwire")):
+        store.unlink()
+        with closing(sqlite3.connect(store)) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+        before = store.read_bytes()
+        assert told in run(config)[1] and store.read_bytes() == before

@@ -200,7 +200,40 @@ async def _agents(settings: Settings) -> list[Finding]:
     return out
 
 
-CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (_configured, _local, _codex, _cursor, _agents, _servers, _keys)
+async def _vault(settings: Settings) -> list[Finding]:
+    """The folder of notes, where the settings enable one."""
+    if not settings.vault.enabled:
+        return [Finding("vault", "missing", "none is enabled", "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR")]
+    root = os.path.expanduser(settings.vault.root)
+    try:
+        os.scandir(root).close()
+    except OSError as error:
+        return [Finding("vault", "problem", f"{root} can not be read: {error.strerror or error}", "make the folder, or correct vault.root")]
+    return [Finding("vault", "ok", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")]
+
+
+async def _store(settings: Settings) -> list[Finding]:
+    """The store, which is neither made nor brought forward by looking."""
+    from toolwire.errors import ToolwireError
+    from toolwire.surfaces.storing import look
+
+    try:
+        return [Finding("store", "ok", await asyncio.to_thread(look, settings.store.url))]
+    except ToolwireError as error:
+        return [Finding("store", "problem", str(error).removeprefix("store "))]
+
+
+CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (
+    _configured,
+    _local,
+    _codex,
+    _cursor,
+    _agents,
+    _servers,
+    _keys,
+    _vault,
+    _store,
+)
 
 
 async def examine(settings: Settings) -> list[Finding]:

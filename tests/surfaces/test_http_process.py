@@ -141,13 +141,15 @@ def test_one_ctrl_c_drains_and_the_second_ends_at_once(tmp_path: Path) -> None:
                 stream.recv(1)  # the first one lets the stream go on
             child.send_signal(signal.SIGINT)
             assert child.wait(10) == 130
+        assert child.stderr is not None and "waiting for 1 answer; Ctrl-C again stops now\n" in child.stderr.readlines()
 
 
 def test_an_idle_server_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path) as child:
         ready_port(child)
         child.send_signal(signal.SIGINT)
-        assert child.wait(20) == 0
+        _, errors = child.communicate(timeout=20)
+        assert child.returncode == 0 and "waiting" not in errors
 
 
 def test_a_port_in_use_is_one_clear_line_and_status_2(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from toolwire.__main__ import main
 from toolwire.config import ConfigError
 from toolwire.surfaces.mcp.command import mcp_arguments, run_mcp
 from toolwire.tools.contract import Decision
@@ -146,13 +147,22 @@ async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(proces
     [
         (["--http", "--bearer", "secret"], "env:NAME or file:PATH"),
         (["--http", "--bearer", "env:TOOLWIRE_NO_SUCH_BEARER"], "empty or not set"),
-        (["--bearer", "env:HOME"], "only with --http"),
+        (["--bearer", "env:HOME"], "--bearer: only with --http"),
+        (["--port", "8789"], "--port: only with --http"),
+        (["--host", "127.0.0.1"], "--host: only with --http"),
         (["--lifetime", "0"], "--lifetime"),
     ],
 )
 def test_what_can_not_be_served_is_said_in_one_line(vault: Path, more: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run_mcp(_parsed("--vault", str(vault), *more))
+
+
+def test_both_ways_to_ask_at_once_is_a_wrong_call(vault: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["mcp", "--vault", str(vault), "--inbox", "--no-inbox"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and "--no-inbox: not allowed with argument --inbox" in said
 
 
 def test_a_vault_that_is_no_folder_is_said_in_one_line(tmp_path: Path) -> None:

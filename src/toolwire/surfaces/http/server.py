@@ -28,6 +28,7 @@ from uvicorn.server import Server
 from toolwire.config import ConfigError, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
+from toolwire.surfaces import storing
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.joining import ALONE, Part, advertised, check, join, worker_address
 from toolwire.surfaces.http.protocol import GuardedProtocol, guard
@@ -39,6 +40,7 @@ KEEP_ALIVE_S = 75
 BACKLOG = 2048
 PING_EVERY_S = 20.0
 CANCEL_WITHIN_S = 3.0
+LOOK_EVERY_S = 0.05
 COLLECT_AFTER = (50_000, 20, 50)
 FORCED = 130
 
@@ -106,9 +108,7 @@ def _silent(gateway: Gateway) -> None:
 
 async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: Part, tell: Tell) -> int:
     """Serves in this process. `tell` learns when it is ready, and the path of the pages' one-time link."""
-    store = Store(settings.store.url, retention_days=settings.store.retention_days)
-    try:
-        await store.open()
+    async with storing.opened(Store(settings.store.url, retention_days=settings.store.retention_days)) as store:
         gateway = make(settings, store)
         await gateway.start()
         try:
@@ -131,8 +131,6 @@ async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGat
                 await _close(app, "pages")
         finally:
             await _close(gateway, "backends")
-    finally:
-        await store.close()
     return 0
 
 
@@ -278,6 +276,7 @@ class DrainingServer(Server):
         self._drain_s = drain_s
         self._on_ready = on_ready
         self._private = private
+        self._stopped_by = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for each in (*(sockets or ()), *self._private):
@@ -306,6 +305,7 @@ class DrainingServer(Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
+        self._stopped_by = self._stopped_by or sig
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.leave()
@@ -317,8 +317,12 @@ class DrainingServer(Server):
             if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
                 connection.transport.abort()  # it would be waited for in vain
         deadline = time.monotonic() + self._drain_s
+        told = self._stopped_by != signal.SIGINT
         while (self.server_state.connections or self.server_state.tasks) and time.monotonic() < deadline and not self.force_exit:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_EVERY_S)
+            if not told and self.server_state.tasks:  # not before: what is ended by draining needs a moment for it
+                told, count = True, len(self.server_state.tasks)
+                print(f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now", file=sys.stderr, flush=True)
         running = set(self.server_state.tasks)
         if running:
             log.warning("cancelling %d running request(s)", len(running))

@@ -21,21 +21,21 @@ from toolwire.tools.approvals import LIFETIME_S
 if TYPE_CHECKING:
     from toolwire.surfaces.mcp.server import VaultServer
 
-PORT = 8789
+HOST, PORT = "127.0.0.1", 8789
 MISSING = "toolwire mcp needs the MCP SDK: pip install 'toolwire[mcp]'"
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vault", metavar="DIR", required=True, help="the folder of notes; naming it offers its tools, and each call is asked about")
     parser.add_argument("--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio")
-    parser.add_argument("--host", metavar="H", default="127.0.0.1", help="with --http: address to listen on")
-    parser.add_argument("--port", metavar="P", type=int, default=PORT, help=f"with --http: port, 0 picks a free one; default {PORT}")
+    parser.add_argument("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
+    parser.add_argument("--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}")
     parser.add_argument("--bearer", metavar="SECRET", help="with --http: env:NAME or file:PATH; default: a fresh one, printed once")
-    parser.add_argument(
-        "--inbox",
-        action=argparse.BooleanOptionalAction,
-        help="--inbox: ask by toolwire approvals only; --no-inbox: by the client's own form only; default: by the form, else by the inbox",
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--inbox", action="store_true", default=None, help="ask by toolwire approvals only; default: by the client's form, else by the inbox"
     )
+    ways.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help="ask by the client's own form only")
     parser.add_argument("--lifetime", metavar="S", type=float, default=LIFETIME_S, help="seconds that a question waits for its decision; default 600")
 
 
@@ -47,8 +47,9 @@ def run_mcp(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--vault: {root} is not a folder")
     if not arguments.lifetime > 0:
         raise ConfigError("--lifetime: more than 0 seconds")
-    if not arguments.http and arguments.bearer is not None:
-        raise ConfigError("--bearer: only with --http")
+    for name in ("host", "port", "bearer"):
+        if not arguments.http and getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name}: only with --http")
     bearer = _bearer(arguments.bearer) if arguments.http else ""
     settings = _settings(arguments, {})
     if find_spec("mcp") is None:
@@ -62,24 +63,20 @@ def run_mcp(arguments: argparse.Namespace) -> int:
 async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path) -> AsyncIterator[VaultServer]:
     """The server over the opened vault and store. Leaving ends every call, and expires every question."""
     from toolwire.gateway.store import Store
+    from toolwire.surfaces import storing
     from toolwire.surfaces.mcp.server import VaultServer
     from toolwire.tools.approvals import Approvals
     from toolwire.tools.executor import Toolbox
     from toolwire.tools.vault_tools import opened
 
-    store = Store(settings.store.url)
-    try:
-        await store.open()
-        async with opened(settings, root) as tools:
-            approvals = Approvals(store, lifetime_s=arguments.lifetime)
-            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
-            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
-            try:
-                yield server
-            finally:
-                await server.calls.close()
-    finally:
-        await store.close()
+    async with storing.opened(Store(settings.store.url)) as store, opened(settings, root) as tools:
+        approvals = Approvals(store, lifetime_s=arguments.lifetime)
+        ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
+        server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
+        try:
+            yield server
+        finally:
+            await server.calls.close()
 
 
 def _tell(line: str) -> None:
@@ -118,13 +115,14 @@ async def _serve_http(arguments: argparse.Namespace, settings: Settings, root: P
     from toolwire.surfaces.http.server import DrainingServer, bind
     from toolwire.surfaces.mcp.http import DRAIN_S, PATH, HttpApp
 
-    server_settings = replace(settings.server, host=arguments.host)
+    host = HOST if arguments.host is None else arguments.host
+    server_settings = replace(settings.server, host=host)
     async with _opened(arguments, settings, root) as vault:
-        sockets = bind(arguments.host, arguments.port)
+        sockets = bind(host, PORT if arguments.port is None else arguments.port)
         try:
             app: Any = HttpApp(vault, server_settings, bearer)
-            host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
-            line = f"listening on http://{host}:{sockets[0].getsockname()[1]}{PATH}"
+            shown = f"[{host.strip('[]')}]" if ":" in host else host
+            line = f"listening on http://{shown}:{sockets[0].getsockname()[1]}{PATH}"
             if arguments.bearer is None:
                 _tell(f"bearer for this run: {bearer}")
             async with app.running():

@@ -15,6 +15,7 @@ from toolwire.config import ConfigError
 from toolwire.gateway.keyring import FRESH_S
 from toolwire.gateway.keys import KeyLimits, KeyRecords, StoredKey
 from toolwire.gateway.store import Store
+from toolwire.surfaces import storing
 from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tables import table
 
@@ -62,11 +63,8 @@ def run_keys(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    try:
-        await store.open()
+    async with storing.opened(store):
         value, lines = await _DO[arguments.action](KeyRecords(store), arguments)
-    finally:
-        await store.close()
     print(json.dumps(value, ensure_ascii=False) if arguments.json else "\n".join(lines))
     return 0
 
@@ -100,10 +98,12 @@ def _made(key: StoredKey, text: str) -> Told:
 
 async def _list(records: KeyRecords, arguments: argparse.Namespace) -> Told:
     now = time.time()
-    keys = [key for key in await records.all() if arguments.all or key.lives(now)]
+    every = await records.all()
+    keys = [key for key in every if arguments.all or key.lives(now)]
+    newest = {key.identity: key.id for key in sorted(every, key=lambda key: key.created_at)}
     rows = [("ID", "NAME", "KEY", "SCOPES", "LIMITS", "USED", "STATE")]
     for key in keys:
-        told = (_scopes(key), _limits(key), _ago(key.last_used_at, now), _state(key, now))
+        told = (_scopes(key), _limits(key), _ago(key.last_used_at, now), _state(key, now, replaced=newest[key.identity] != key.id))
         rows.append((key.id, one_line(key.name, 40), f"{key.prefix}…", *told))
     return [key.public() for key in keys], table(rows) if keys else ["there are no keys; toolwire keys add NAME makes one"]
 
@@ -153,10 +153,12 @@ def _limits(key: StoredKey) -> str:
     return ", ".join(f"{key.limits[name]:,} {word}" for name, word in SHORT.items() if name in key.limits) or "the settings' limits"
 
 
-def _state(key: StoredKey, now: float) -> str:
+def _state(key: StoredKey, now: float, replaced: bool) -> str:
+    """`replaced`: a rotation made a newer one of it."""
     if key.revoked_at is None:
-        return "rotated" if key.rotated_from else "active"
-    return "revoked" if key.revoked_at <= now else f"ends in {_span(key.revoked_at - now)}"
+        return "active"
+    word = "replaced" if replaced else "revoked"
+    return word if key.revoked_at <= now else f"{word}, ends in {_span(key.revoked_at - now)}"
 
 
 def _ago(at: float | None, now: float) -> str:

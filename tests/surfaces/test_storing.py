@@ -1,0 +1,64 @@
+"""The store, as a command opens it: what a person can mend is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from toolwire import disk
+from toolwire.errors import ToolwireError
+from toolwire.gateway.store import Store
+from toolwire.surfaces import storing
+
+
+@pytest.fixture
+def no_side_files(tmp_path: Path) -> Path:
+    """A store beside which SQLite can not write, as on a disk without room."""
+    path = tmp_path / "toolwire.db"
+    (tmp_path / "toolwire.db-wal").mkdir()
+    return path
+
+
+async def test_a_full_disk_is_named_with_the_file(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    with pytest.raises(ToolwireError, match=rf"^store {no_side_files}: can not be opened: the disk is full$"):
+        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+            pass
+
+
+async def test_a_folder_that_can_not_be_written_is_named(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != no_side_files.parent)
+    with pytest.raises(ToolwireError, match=rf"can not be opened: the folder {no_side_files.parent} can not be written$"):
+        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+            pass
+
+
+async def test_what_the_disk_is_not_at_fault_for_is_told_as_it_is(no_side_files: Path) -> None:
+    with pytest.raises(ToolwireError, match=r"can not be opened: (disk I/O error|unable to open database file)$"):
+        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+            pass
+
+
+async def test_a_store_that_opens_is_open_until_the_end(tmp_path: Path) -> None:
+    async with storing.opened(Store(f"sqlite:///{tmp_path}/toolwire.db")) as store:
+        assert await store.get("resp_1", "") is None
+    with pytest.raises(ToolwireError, match="closed"):
+        await store.get("resp_1", "")
+
+
+def test_refusals_of_a_disk_have_words() -> None:
+    assert disk.why(OSError(errno.ENOSPC, "No space left on device")) == disk.why(OSError(errno.EDQUOT, "x")) == "the disk is full"
+    assert disk.why(OSError(errno.EROFS, "x")) == "the disk is read-only"
+    assert disk.why(OSError(errno.EIO, "Input/output error")) == "Input/output error" and disk.why(OSError("so")) == "so"
+
+
+def test_of_a_folder_that_is_not_there_yet_the_nearest_is_asked(tmp_path: Path) -> None:
+    assert disk.hindrance(tmp_path / "a" / "b" / "c.db", 1) == ""
+    (tmp_path / "file").touch()
+    assert disk.hindrance(tmp_path / "file" / "c.db", 1) == f"{tmp_path}/file is not a folder"
+    assert disk.hindrance(tmp_path / "c.db", 1 << 62) == "the disk is full"
