@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -65,6 +66,40 @@ def test_a_wrong_setting_is_one_line_and_status_2(text: str, arguments: list[str
     assert main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.startswith("toolwire: ") and shown.err.count("\n") == 1 and word in shown.err
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ('script = "say a\\nsya b"', "models.m: script: line 2: unknown word 'sya'"),
+        ('script = "parts.txt"', "models.m: script parts.txt: line 3: pause: expected a duration"),
+        ('writes = "klingon"', "models.m: writes: unknown dialect 'klingon'"),
+        ('dialects = ["klingon"]', "models.m: dialects: unknown dialect 'klingon'"),
+    ],
+)
+def test_a_typo_in_a_script_is_one_line_with_the_model_and_the_place(model: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toolwire.toml").write_text(f'[models.m]\nbackend = "scripted"\n{model}\n')
+    Path("parts.txt").write_text("say a\n\npause long\n")
+    assert main(["models"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and words in shown.err and "unexpected" not in shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["models"], ["models", "--json"], ["doctor"], ["approvals", "audit"], ["keys"], ["ask", "hi"], ["--version"], ["--help"]]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str], unbuffered: str) -> None:
+    Path("toolwire.toml").write_text('[models.demo]\nbackend = "scripted"\n')
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "toolwire", *arguments]
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    finally:
+        os.close(writing)
+    assert done.stderr == "" and (done.returncode == 141 or arguments == ["--help"])
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "serve", "--config", "gone.toml"], ["serve", "--config", "gone.toml", "--debug"]])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from toolwire.config import DEFAULT_MODELS
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+NO_READER = 141
+"""As a shell tells of a program whose output nobody reads any more."""
 MOST_ROWS = 16
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
@@ -252,7 +254,21 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit status."""
-    given = sys.argv[1:] if argv is None else list(argv)
+    try:
+        try:
+            return _main(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            print(end="", flush=True)  # here, where it can still be told that nobody reads it
+    except BrokenPipeError:
+        broken = _broken_outputs()
+        if not broken:
+            raise
+        for stream in broken:  # nothing more is written to it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return NO_READER
+
+
+def _main(given: list[str]) -> int:
     names = {command.name for command in COMMANDS}
     parser = build_parser(next((word for word in given if word in names), ""))
     arguments = parser.parse_args(given)
@@ -270,10 +286,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if arguments.debug:
+        if arguments.debug or (isinstance(error, BrokenPipeError) and _broken_outputs()):
             raise
         print(f"toolwire: {_one_line(error)}", file=sys.stderr)
         return USAGE_ERROR
+
+
+def _broken_outputs() -> list[TextIO]:
+    """Those of the outputs whose reader is gone, as that of `toolwire models | head`."""
+    import select
+
+    broken = []
+    for stream in (sys.stdout, sys.stderr):
+        looking = select.poll()
+        looking.register(stream, 0)  # errors are told without being asked for
+        broken += [stream] if looking.poll(0) else []
+    return broken
 
 
 def _one_line(error: Exception) -> str:

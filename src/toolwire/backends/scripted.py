@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.backends.demo import as_read, demo, words_of
-from toolwire.backends.script import Step, parse_script
+from toolwire.backends.script import ScriptError, Step, parse_script
 from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects import DIALECTS, select
 from toolwire.emulate.form import BARE, Form
@@ -57,18 +57,35 @@ class ScriptedOptions:
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        try:
+            select(self.dialects)
+        except ValueError as unknown:
+            raise ValueError(f"dialects: {unknown}") from None
+        if self.writes not in DIALECTS:
+            raise ValueError(f"writes: unknown dialect {self.writes!r}; known: {', '.join(DIALECTS)}")
+        self.turns()
+
+    def turns(self) -> list[list[Step]]:
+        """The script's parts; none where there is no script. Raises `ScriptError`."""
+        text, place = self.script, "script"
+        if not text:
+            return []
+        try:
+            if "\n" not in text and " " not in text.strip() and (file := Path(text).expanduser()).is_file():
+                text, place = file.read_text("utf-8"), f"script {file}"
+            return parse_script(text)
+        except ScriptError as error:
+            raise ScriptError(f"{place}: {error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScriptError(f"script {text}: can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+
 
 class ScriptedBackend:
     def __init__(self, id: str, options: ScriptedOptions | None = None) -> None:
         self.id = id
         self.options = options or ScriptedOptions()
-        select(self.options.dialects)
-        if self.options.writes not in DIALECTS:
-            raise ValueError(f"writes: unknown dialect {self.options.writes!r}; known: {', '.join(DIALECTS)}")
-        text = self.options.script
-        if text and "\n" not in text and " " not in text.strip() and Path(text).expanduser().is_file():
-            text = Path(text).expanduser().read_text("utf-8")
-        self._turns = parse_script(text) if text else []
+        self._turns = self.options.turns()
         self.seen: deque[Turn] = deque(maxlen=KEPT)
         """The last turns this backend was asked to run: what the model saw."""
         self.live: deque[ScriptedRun] = deque(maxlen=KEPT)

@@ -94,8 +94,10 @@ def test_a_write_needs_a_rule_that_holds_its_path(place: Any) -> None:
 
 def test_a_model_that_the_settings_do_not_name_is_offered_no_tools(place: Any) -> None:
     place.environment["TOOLWIRE_VAULT__MODELS"] = '["other", "codex*"]'
-    told = json.loads(ask(place, f"{WRITE}\n{ANSWER}", "--json", "--allow", "note_write").stdout)
-    assert told["calls"] == [] and place.steps == []
+    done = ask(place, f"{WRITE}\n{ANSWER}", "--json", "--allow", "note_write")
+    assert json.loads(done.stdout)["calls"] == [] and place.steps == []
+    assert done.stderr == "m is not in vault.models, so it gets no tools\n"
+    assert ask(place, "say x", "--model", "other").stderr == ""
 
 
 def test_what_was_remembered_counts_in_a_pipe_too(place: Any, terminal: Callable[..., Any]) -> None:
@@ -128,7 +130,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(place: Any) -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.read(4)
         process.stdout.close()
-        assert process.stderr.read() == b"" and process.wait(60) == 1
+        assert process.stderr.read() == b"" and process.wait(60) == 141
 
 
 # --- at a terminal ---------------------------------------------------------------------------------------------------------------------------------

@@ -89,6 +89,13 @@ def test_in_a_pipe_tools_are_denied_unless_a_rule_allows_them(place: Any, note: 
     assert place.steps == ["write Inbox.md"]
 
 
+def test_a_vault_that_is_kept_from_the_model_is_said_once(place: Any, note: Path) -> None:
+    place.environment["TOOLWIRE_VAULT__MODELS"] = '["other"]'
+    place.script("say x")
+    assert place.run("note", str(note), "--vault", str(place.vault)).stderr.count("m is not in vault.models, so it gets no tools\n") == 1
+    assert "vault.models" not in place.run("note", str(place.note("Again.md", "Q"))).stderr
+
+
 def test_at_a_terminal_it_asks_and_the_answer_goes_into_the_note(place: Any, note: Path, terminal: Callable[..., Any]) -> None:
     place.script(f"{WRITE}\n---\nsay Written.")
     one = terminal("note", str(note), "--vault", str(place.vault))

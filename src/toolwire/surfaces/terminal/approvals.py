@@ -13,6 +13,7 @@ from typing import Any
 
 from toolwire.config import ConfigError
 from toolwire.gateway.store import Store
+from toolwire.surfaces import storing
 from toolwire.surfaces.terminal import cards
 from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tables import table
@@ -32,11 +33,8 @@ def run_approvals(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    try:
-        await store.open()
+    async with storing.opened(store):
         value, lines = await _DO[arguments.action](Approvals(store), arguments)
-    finally:
-        await store.close()
     print(json.dumps(value, ensure_ascii=False) if arguments.json else "\n".join(lines))
     return 0
 
@@ -45,6 +43,7 @@ Told = tuple[Any, Sequence[str]]
 
 
 async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+    await approvals.lapse()
     pending = await approvals.pending()
     listed = await approvals.records.listed() if arguments.all else pending
     rows = [("ID", "AGE", "STATUS", "MODEL", "TOOL", "STAGE", "ARGUMENTS")]
@@ -129,7 +128,7 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Told]]] = {
 
 
 async def _found(approvals: Approvals, named: str) -> Approval:
-    await approvals.pending()  # what is over is over, also for whoever looks
+    await approvals.lapse()  # what is over is over, also for whoever looks; so is what nobody waits for
     exact = await approvals.records.get(named)
     if exact is not None:
         return exact

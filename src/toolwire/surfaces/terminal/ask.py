@@ -1,6 +1,6 @@
 """`toolwire ask`: one question, answered once. In a pipe it asks nobody: what no --allow rule covers is denied.
 
-Exit status: 0 an answer, 1 the model failed or the budget is spent, 2 a wrong call. Needs no extra.
+Exit status: 0 an answer, 1 the model failed or the budget is spent, 2 a wrong call, 141 nobody reads it any more. Needs no extra.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from toolwire.config import ConfigError, Settings
 from toolwire.surfaces.terminal import rules
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, screen_for_person, show
-from toolwire.surfaces.terminal.session import ToolSource, ends_quietly, interrupt, opened, person_is_here, settings_of
+from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.loop import Conversation, Did, Ended, Said
 
@@ -26,12 +26,7 @@ LARGEST = 2 * 1024 * 1024
 
 def run_ask(arguments: argparse.Namespace, source: ToolSource | None = None) -> int:
     question = _question(" ".join(arguments.question))
-    settings = settings_of(arguments)
-    try:
-        return asyncio.run(_ask(arguments, question, settings, source))
-    except BrokenPipeError:
-        ends_quietly()
-        return 1
+    return asyncio.run(_ask(arguments, question, settings_of(arguments), source))
 
 
 def _question(asked: str) -> str:
@@ -49,6 +44,7 @@ def _question(asked: str) -> str:
 async def _ask(arguments: argparse.Namespace, question: str, settings: Settings, source: ToolSource | None) -> int:
     async with opened(settings, arguments.vault, "ask", source) as session:
         model = session.model(arguments.model)
+        session.tell_withheld(model)
         allowed = rules.parse(arguments.allow, session.toolbox.tools if session.toolbox is not None else ())
         person = person_is_here()
         screen: Screen = PlainScreen(io.StringIO()) if arguments.json else screen_for_person()

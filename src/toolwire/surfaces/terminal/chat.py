@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from toolwire.config import Settings
 from toolwire.surfaces.terminal import commands
+from toolwire.surfaces.terminal.cards import Row
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, require_extra, show
 from toolwire.surfaces.terminal.session import Session, ToolSource, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.shown import one_line
@@ -65,7 +66,7 @@ class Chat:
     async def run(self, prompt: Callable[[], Awaitable[str | None]]) -> None:
         """`prompt` gives the next line; None: the person ends the chat."""
         vault = f" · vault: {self.session.vault}" if self.session.vault else ""
-        self.screen.rows([("dim", f"{self.model}{vault} · /help")])
+        self.screen.rows([("dim", f"{self.model}{vault} · /help"), *self.withheld()])
         while not self.over:
             line = await prompt()
             if line is None:
@@ -108,6 +109,11 @@ class Chat:
         """The same conversation, with the model and the tools of now."""
         messages = [one for one in self.conversation.messages if one["role"] != "system"]
         self.conversation = self.session.conversation(self.model, self._surface, messages=messages)
+
+    def withheld(self) -> list[Row]:
+        """A row where the vault is kept from the model of now."""
+        told = self.session.withheld(self.model)
+        return [("warning", told)] if told else []
 
     def start_over(self) -> None:
         self.conversation = self.session.conversation(self.model, self._surface)

@@ -31,10 +31,7 @@ async def _model(chat: Chat, rest: str) -> list[Row]:
         known = chat.session.gateway.catalog.listed()
         return [("plain", f"{'›' if name == chat.model else ' '} {name}") for name in known[:40]]
     chat.use_model(chat.session.model(rest))
-    told: list[Row] = [("dim", f"model: {chat.model}")]
-    if chat.session.toolbox is not None and not chat.session.may_use_tools(chat.model):
-        told.append(("warning", f"vault.models does not name {chat.model}: no tools are offered to it"))
-    return told
+    return [("dim", f"model: {chat.model}"), *chat.withheld()]
 
 
 async def _vault(chat: Chat, rest: str) -> list[Row]:
@@ -47,7 +44,7 @@ async def _vault(chat: Chat, rest: str) -> list[Row]:
     toolbox = chat.session.toolbox
     if toolbox is None:
         return [("plain", "no vault is open; /vault DIR opens one")]
-    return [("plain", f"vault: {chat.session.vault}"), ("dim", f"tools: {', '.join(toolbox.tools)}")]
+    return [("plain", f"vault: {chat.session.vault}"), *(chat.withheld() or [("dim", f"tools: {', '.join(toolbox.tools)}")])]
 
 
 async def _grants(chat: Chat, rest: str) -> list[Row]:

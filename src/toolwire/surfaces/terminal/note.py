@@ -159,6 +159,7 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         raise ConfigError(f"{path} can not be written")
     async with opened(settings, arguments.vault, "note", source) as session:
         model = session.model(arguments.model or told.model)
+        session.tell_withheld(model)
         person = person_is_here()
         allowed = rules.parse(arguments.allow, session.toolbox.tools if session.toolbox is not None else ())
         screen = screen_for_person(sys.stdout) if person else PlainScreen(sys.stderr)

@@ -17,6 +17,7 @@ from toolwire.config import ConfigError, Settings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.ids import random_id
+from toolwire.surfaces import storing
 from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.contract import Asking, Tool
@@ -105,6 +106,16 @@ class Session:
         """The allow-list of models, `vault.models`."""
         return any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
 
+    def withheld(self, model: str) -> str:
+        """That the opened vault is kept from this model, in words; "" where it is not, or where none is open."""
+        if self.toolbox is None or self.may_use_tools(model):
+            return ""
+        return f"{one_line(model, 80)} is not in vault.models, so it gets no tools"
+
+    def tell_withheld(self, model: str) -> None:
+        if told := self.withheld(model):
+            print(told, file=sys.stderr, flush=True)
+
     def conversation(
         self,
         model: str,
@@ -114,8 +125,7 @@ class Session:
         options: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
     ) -> Conversation:
-        offered = self.toolbox is not None and self.may_use_tools(model)
-        executor = Executor(self.toolbox, self.approvals, surface) if offered and self.toolbox is not None else None
+        executor = Executor(self.toolbox, self.approvals, surface) if self.toolbox is not None and self.may_use_tools(model) else None
         told = [{"role": "system", "content": WITH_TOOLS}] if executor is not None and not any(one["role"] == "system" for one in messages) else []
         asking = Asking(self.id, model, self.name, vault=str(self.vault or ""))
         return Conversation(GatewayModel(self.gateway), model, executor, asking, messages=[*told, *messages], budget=budget, options=options)
@@ -132,9 +142,7 @@ async def opened(
     settings: Settings, vault: str | None, name: str, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S
 ) -> AsyncIterator[Session]:
     """A session, with its vault opened. Closing it closes all."""
-    store = Store(settings.store.url)
-    try:
-        await store.open()
+    async with storing.opened(Store(settings.store.url)) as store:
         gateway = Gateway(settings, store=store)
         try:
             await gateway.start()
@@ -146,8 +154,6 @@ async def opened(
                 await session.close_vault()
         finally:
             await gateway.close()
-    finally:
-        await store.close()
 
 
 def person_is_here() -> bool:
@@ -158,8 +164,3 @@ def person_is_here() -> bool:
 def interrupt() -> None:
     """Ctrl-C, where the terminal gave it as a key."""
     signal.raise_signal(signal.SIGINT)
-
-
-def ends_quietly() -> None:
-    """Whoever read the output has gone: nothing more is written to it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
