@@ -67,6 +67,13 @@ export function signIn(done) {
           h('h2', { id: 'by-link' }, icon('terminal'), ' From your terminal'),
           h('p', null, h('code', null, 'toolwire serve'), ' printed a one-time address when it started. Open it in this browser:'),
           h('pre', { class: 'signin-sample mono' }, `${location.origin}/ui/enter?token=…`),
+          h(
+            'p',
+            { class: 'hint' },
+            'It opens one browser, once. For a new one start ',
+            h('code', null, 'toolwire serve'),
+            ' again, or make one in the Settings of a browser that is signed in.',
+          ),
         ),
         h('section', { class: 'stack', 'aria-labelledby': 'by-key' }, h('h2', { id: 'by-key' }, icon('key'), ' With a key'), form),
       ),

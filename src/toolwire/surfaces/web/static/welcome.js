@@ -2,7 +2,7 @@
 
 import { banner, h, icon, visible } from './dom.js'
 
-const IDEAS = ['What do my notes say about ', 'Which of my notes have open tasks?', 'Summarise the notes that I changed last']
+const IDEAS = ['What do my notes say about ', 'Which of my notes have open tasks?', 'Which tags do I use most?']
 
 /** `suggest(text)` puts a text into the composer. */
 export function welcome(session, model, suggest) {
