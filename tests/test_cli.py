@@ -102,6 +102,13 @@ def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str],
     assert done.stderr == "" and (done.returncode == 141 or arguments == ["--help"])
 
 
+@pytest.mark.parametrize("arguments", [["models"], ["--help"]])
+def test_an_output_that_can_not_be_written_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "toolwire", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "toolwire: the output could not be written: the disk is full\n")
+
+
 @pytest.mark.parametrize("arguments", [["--debug", "serve", "--config", "gone.toml"], ["serve", "--config", "gone.toml", "--debug"]])
 def test_debug_shows_the_traceback(arguments: list[str]) -> None:
     with pytest.raises(Exception, match=r"gone\.toml"):

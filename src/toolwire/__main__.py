@@ -6,6 +6,7 @@ Rules: every command has --help with an example. What a person can mend is one c
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -258,14 +259,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _main(sys.argv[1:] if argv is None else list(argv))
         finally:
-            print(end="", flush=True)  # here, where it can still be told that nobody reads it
+            _flush()
     except BrokenPipeError:
         broken = _broken_outputs()
         if not broken:
             raise
-        for stream in broken:  # nothing more is written to it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        for stream in broken:
+            _silence(stream)
         return NO_READER
+
+
+def _flush() -> None:
+    """Here, where it can still be told that nobody reads it, or that its disk is full."""
+    try:
+        print(end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from toolwire.disk import why
+
+        _silence(sys.stdout)
+        print(f"toolwire: the output could not be written: {why(error)}", file=sys.stderr)
+        raise SystemExit(USAGE_ERROR) from None
+
+
+def _silence(stream: TextIO) -> None:
+    """Nothing more is written to it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _main(given: list[str]) -> int:
@@ -288,6 +308,8 @@ def _main(given: list[str]) -> int:
     except Exception as error:
         if arguments.debug or (isinstance(error, BrokenPipeError) and _broken_outputs()):
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _flush()  # where it was the output's disk, that is told
         print(f"toolwire: {_one_line(error)}", file=sys.stderr)
         return USAGE_ERROR
 
