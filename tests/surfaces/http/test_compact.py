@@ -152,7 +152,9 @@ async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(plac
             assert response.status == 405
 
 
-@pytest.mark.parametrize(("script", "why"), [("say half of\nfinish length", "max_output_tokens"), ("say no\nfinish content_filter", "content_filter")])
+@pytest.mark.parametrize(
+    ("script", "why"), [("say half of\nfinish length", "max_output_tokens"), ("say no\nfinish content_filter", "content_filter")]
+)
 async def test_a_summary_that_broke_off_is_an_error(place: Callable[..., Any], script: str, why: str) -> None:
     """Who gets it throws the conversation away."""
     async with place(script) as it:
