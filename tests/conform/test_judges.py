@@ -249,6 +249,49 @@ def test_a_problem_names_the_frame_where_it_was_seen() -> None:
     assert str(problem).startswith("[role_repeated] frame 2:")
 
 
+@pytest.mark.parametrize("extra", [b"retry: 3000\n\n", b"id: 1\n\n", b"\xef\xbb\xbf"])
+def test_what_only_the_standard_of_events_allows_is_told_unless_it_is_right_here(extra: bytes) -> None:
+    raw = extra + render(GOOD_CHAT["an empty answer"])
+    assert codes(raw, "chat") == ["sse_syntax"]
+    assert codes(raw, "chat", whole_standard=True) == []
+    assert fold(raw, "chat")["choices"] != []
+
+
+def test_stop_with_calls_is_untruthful_unless_it_may_be_said() -> None:
+    frames = [chunk(ROLE), chunk({"tool_calls": [opener(0, arguments="{}")]}), chunk({}, "stop"), DONE]
+    assert codes(render(frames), "chat") == ["untruthful_finish"]
+    assert codes(render(frames), "chat", may_stop=True) == []
+    body = {**fold(render(frames)), "object": "chat.completion"}
+    assert [problem.code for problem in judge_body(body, "chat")] == ["untruthful_finish"]
+    assert judge_body(body, "chat", may_stop=True) == []
+
+
+def test_a_frame_that_can_not_be_read_is_told_and_the_next_one_judged() -> None:
+    deep = b"data: " + b'{"a":' * 20_000 + b"1" + b"}" * 20_000 + b"\n\n"
+    raw = deep + render(GOOD_CHAT["an empty answer"])
+    assert codes(raw, "chat") == ["not_json"]
+    assert fold(raw, "chat")["choices"][0]["finish_reason"] == "stop"
+
+
+def test_an_index_below_zero_is_out_of_order() -> None:
+    frames = [chunk(ROLE), chunk({"tool_calls": [opener(-1)]}), chunk({}, "stop"), DONE]
+    assert codes(render(frames), "chat") == ["call_index"]
+
+
+@pytest.mark.parametrize(
+    "frame", [{"type": "error", "message": "it broke", "code": None, "param": None}, {"type": "error", "error": {"message": "it broke"}}]
+)
+def test_the_fold_of_a_responses_stream_holds_the_error_that_ended_it(frame: dict[str, Any]) -> None:
+    folded = fold(render([frame]), "responses")
+    assert folded["error"]["message"] == "it broke" and folded["output"] == []
+
+
+def test_an_error_that_is_null_ends_no_stream() -> None:
+    frames = [{**frame, "error": None} if isinstance(frame, dict) else frame for frame in GOOD_CHAT["an empty answer"]]
+    assert set(codes(render(frames), "chat")) == {"unknown_key"}
+    assert "error" not in fold(render(frames), "chat")
+
+
 def test_frames_are_judged_one_by_one_as_objects_or_text() -> None:
     judge = OrderJudge("chat")
     assert judge.feed(chunk(ROLE)) == []

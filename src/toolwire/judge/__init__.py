@@ -24,7 +24,9 @@ __all__ = ["DONE", "Frame", "OrderJudge", "Problem", "fold", "frames_of", "judge
 
 
 class OrderJudge:
-    """Judges one stream of either API, frame by frame. `tools`: the names that the client declared; None: any name is right."""
+    """Judges one stream of either API, frame by frame. `tools`: the names that the client declared; None: any name is right.
+
+    `may_stop`: where there are calls `finish_reason` may be `stop`, as OpenAI sends it when the request names the tool."""
 
     def __init__(
         self,
@@ -34,8 +36,9 @@ class OrderJudge:
         legacy: bool = False,
         tools: Sequence[str] | None = None,
         allow_done_on_responses: bool = False,
+        may_stop: bool = False,
     ) -> None:
-        options = Options(include_usage, legacy, tools, allow_done_on_responses)
+        options = Options(include_usage, legacy, tools, allow_done_on_responses, may_stop)
         self._api = api
         self._findings = Findings()
         self._judge = ChatJudge(options, self._findings) if api == "chat" else ResponsesJudge(options, self._findings)
@@ -44,24 +47,30 @@ class OrderJudge:
         """The problems of the next frame: an object, its JSON text, or `[DONE]`. `event` is the name on the SSE `event:` line; judged by `judge_sse`
         in any case, and here when it is given."""
         self._findings.position += 1
+        try:
+            self._look(frame, event)
+        except RecursionError:
+            self._findings.add("not_json", "a frame is nested too deeply to be read")
+        return self._findings.take()
+
+    def _look(self, frame: dict[str, Any] | str, event: str | None) -> None:
         if frame == DONE:
             if event is not None:
                 self._findings.add("event_name", f"[DONE] has the event name {event!r}")
             self._judge.done()
-            return self._findings.take()
+            return
         if isinstance(frame, str):
             try:
                 frame = json.loads(frame)
             except ValueError as error:
                 self._findings.add("not_json", f"a frame is not JSON: {error}")
-                return self._findings.take()
+                return
         if not isinstance(frame, dict):
             self._findings.add("not_json", f"a frame is no object: {str(frame)[:80]}")
-            return self._findings.take()
+            return
         if event is not None and (self._api == "chat" or event != frame.get("type")):
             self._findings.add("event_name", f"the event is named {event!r}, its type is {frame.get('type')!r}")
         self._judge.feed(frame)
-        return self._findings.take()
 
     def finish(self) -> list[Problem]:
         """The problems that only the end of the stream shows. To be called once."""
@@ -78,10 +87,14 @@ def judge_sse(
     legacy: bool = False,
     tools: Sequence[str] | None = None,
     allow_done_on_responses: bool = False,
+    may_stop: bool = False,
+    whole_standard: bool = False,
 ) -> list[Problem]:
-    """Judges a whole stream as it was sent, its SSE syntax included."""
-    judge = OrderJudge(api, include_usage=include_usage, legacy=legacy, tools=tools, allow_done_on_responses=allow_done_on_responses)
-    frames, problems = split_sse(raw)
+    """Judges a whole stream as it was sent, its SSE syntax included; `whole_standard` as in `split_sse`."""
+    judge = OrderJudge(
+        api, include_usage=include_usage, legacy=legacy, tools=tools, allow_done_on_responses=allow_done_on_responses, may_stop=may_stop
+    )
+    frames, problems = split_sse(raw, whole_standard=whole_standard)
     for position, frame in enumerate(frames):
         if api == "responses" and frame.event is None and frame.data != DONE:
             problems.append(Problem("event_name", "an event has no name", position))
@@ -97,11 +110,12 @@ def judge_body(
     legacy: bool = False,
     tools: Sequence[str] | None = None,
     allow_done_on_responses: bool = False,
+    may_stop: bool = False,
 ) -> list[Problem]:
     """Judges an answer that was not streamed. Takes the same options as a stream; those about the stream change nothing."""
     findings = Findings()
     check = check_completion if api == "chat" else check_response
-    check(findings, Options(include_usage, legacy, tools, allow_done_on_responses), body)
+    check(findings, Options(include_usage, legacy, tools, allow_done_on_responses, may_stop), body)
     return findings.take()
 
 

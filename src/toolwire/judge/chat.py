@@ -95,7 +95,7 @@ class Choice:
             self._findings.add("call_index", f"a call delta without an index: {str(call)[:80]}")
         elif index == len(self._calls):
             self._open(call)
-        elif index == len(self._calls) - 1:
+        elif self._calls and index == len(self._calls) - 1:
             self._extend(call, self._calls[-1])
         else:
             self._findings.add("call_index", f"call index {index} is out of order, {len(self._calls)} calls are open")
@@ -142,15 +142,16 @@ class Choice:
         self.finish = finish
         self._findings.check(not delta, "finish_delta", "the chunk with finish_reason has more than an empty delta")
         self._findings.check(self._role, "role_missing", f"choice {self._index} has no role")
-        truthful_finish(self._findings, finish, calls=bool(self._calls), legacy=self._options.legacy)
+        truthful_finish(self._findings, self._options, finish, calls=bool(self._calls))
         if self._calls and not self._calls[-1].closed:
             self._calls[-1].judge(self._findings, cut=finish in CUT)
 
 
-def truthful_finish(findings: Findings, finish: str, *, calls: bool, legacy: bool) -> None:
-    """`finish_reason` says calls exactly when there are calls; only a cut hides them."""
-    right = "stop" if not calls else "function_call" if legacy else "tool_calls"
-    findings.check(finish in (right, *CUT), "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was due")
+def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
+    """`finish_reason` says calls exactly when there are calls; only a cut hides them, and `stop` where it may."""
+    right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
+    allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))
+    findings.check(finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was due")
 
 
 class ChatJudge:
@@ -168,7 +169,7 @@ class ChatJudge:
     def feed(self, frame: dict[str, Any]) -> None:
         if self._over():
             return
-        if "error" in frame:
+        if frame.get("error") is not None:
             self._error(frame)
         elif self._findings.fits(CHUNK, frame):
             self._chunk(frame)

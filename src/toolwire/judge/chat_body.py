@@ -25,7 +25,7 @@ def _message(findings: Findings, options: Options, message: dict[str, Any], fini
     calls = [*message.get("tool_calls", []), *([message["function_call"]] if "function_call" in message else [])]
     wrong = "tool_calls" if options.legacy else "function_call"
     findings.check(wrong not in message, "wrong_dialect", f"{wrong} is not what the client can read")
-    truthful_finish(findings, finish, calls=bool(calls), legacy=options.legacy)
+    truthful_finish(findings, options, finish, calls=bool(calls))
     silent = message["content"] is None and message["refusal"] is None and not calls and finish == "stop"
     findings.check(not silent, "null_content", "content is null although there is neither a call nor a refusal")
     ids: set[str] = set()

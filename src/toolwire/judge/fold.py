@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from toolwire.judge.channels import CALL_CHANNELS, DELTAS, ITEM_ADDED, ITEM_DONE, TERMINALS
+from toolwire.judge.channels import CALL_CHANNELS, DELTAS, ERROR_EVENT, ITEM_ADDED, ITEM_DONE, TERMINALS
 from toolwire.judge.problem import Problem
 from toolwire.judge.sse import split_sse
 from toolwire.turn import Api
@@ -28,7 +28,7 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
     for frame in split_sse(raw)[0]:
         try:
             value = json.loads(frame.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             found.append(value)
@@ -36,7 +36,7 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
 
 
 def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
-    """Accumulates a stream as a client would. An error that ended a chat stream stands under `error`. `api` None: told by the frames."""
+    """Accumulates a stream as a client would. An error that ended a stream stands under `error`. `api` None: told by the frames."""
     frames = frames_of(raw)
     if api is None:
         api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
@@ -57,8 +57,9 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
     body: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[Any, dict[str, Any]] = {}
+    places: dict[str, dict[str, int]] = {}
     for frame in frames:
-        if "error" in frame:
+        if frame.get("error") is not None:
             body["error"] = frame["error"]
             break
         for key in ENVELOPE:
@@ -72,27 +73,35 @@ def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
                 index,
                 {"index": choice.get("index"), "message": {"role": None, "content": None, "refusal": None}, "logprobs": None, "finish_reason": None},
             )
-            _add_delta(held["message"], _object(choice.get("delta")))
+            _add_delta(held["message"], _object(choice.get("delta")), places.setdefault(index, {}))
             held["finish_reason"] = choice.get("finish_reason") or held["finish_reason"]
     body["choices"] = list(choices.values())
     return body
 
 
-def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:
+    """`places`: where the calls stand in the message, by their index as it was sent."""
     message["role"] = delta.get("role") or message["role"]
     for key in TEXTS:
         if isinstance(delta.get(key), str):
             message[key] = (message.get(key) or "") + delta[key]
     for fragment in _objects(delta.get("tool_calls")):
         calls = message.setdefault("tool_calls", [])
-        index = fragment.get("index")
-        if isinstance(index, int) and 0 <= index < len(calls):
-            _merge(calls[index], fragment)
-        else:
+        place = _place(places, fragment, len(calls))
+        if place == len(calls):
             calls.append({})
-            _merge(calls[-1], fragment)
+        _merge(calls[place], fragment)
     if isinstance(delta.get("function_call"), dict):
         _merge(message.setdefault("function_call", {}), delta["function_call"])
+
+
+def _place(places: dict[str, int], fragment: dict[str, Any], count: int) -> int:
+    """Where a fragment belongs. Without an index an id begins a call, and all else goes on with the last one."""
+    if fragment.get("index") is not None:
+        return places.setdefault(str(fragment["index"]), count)
+    place = count if fragment.get("id") or not count else count - 1
+    places.setdefault(str(place), place)
+    return place
 
 
 def _merge(call: dict[str, Any], fragment: dict[str, Any]) -> None:
@@ -116,6 +125,7 @@ def _fold_responses(frames: list[dict[str, Any]]) -> dict[str, Any]:
     body: dict[str, Any] = {}
     items: dict[Any, dict[str, Any]] = {}
     texts: dict[tuple[str, str, str], str] = {}
+    error: Any = None
     for frame in frames:
         kind, index = str(frame.get("type")), str(frame.get("output_index"))
         if kind in (ITEM_ADDED, ITEM_DONE):
@@ -124,8 +134,12 @@ def _fold_responses(frames: list[dict[str, Any]]) -> dict[str, Any]:
             channel = DELTAS[kind]
             key = (index, channel.list, str(frame.get(channel.index)) if channel.index else "")
             texts[key] = texts.get(key, "") + str(frame.get("delta"))
+        elif kind == ERROR_EVENT or frame.get("error") is not None:
+            error = frame.get("error") or {key: frame.get(key) for key in ("code", "message", "param")}
         elif kind in TERMINALS or not body:
             body = _object(frame.get("response"))
+    if error is not None and body.get("error") is None:
+        body = {**body, "error": error}
     return {**body, "output": [_with_text(item, index, texts) for index, item in items.items()]}
 
 

@@ -24,12 +24,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for, as far as it decides which answer is right."""
+    """What was asked for, as far as it decides which answer is right. `may_stop`: an answer that calls may say `stop`, as OpenAI's does where the
+    request names the tool."""
 
     include_usage: bool = False
     legacy: bool = False
     tools: Sequence[str] | None = None
     allow_done_on_responses: bool = False
+    may_stop: bool = False
 
 
 class Findings:
