@@ -338,7 +338,7 @@ DAMAGES: dict[str, Damage] = {
     "chat.usage.asked": stream(without(lambda frame: frame.get("choices") == [])),
     "chat.usage.null": stream(field("usage", DROP)),
     "chat.usage.unasked": stream(field("usage", USAGE, add=True)),
-    "chat.legacy": body(at("choices.0.finish_reason", "stop")),
+    "chat.legacy": body(at("choices.0.finish_reason", "tool_calls")),
     "chat.legacy.none": calling("chat", legacy=True),
     "chat.legacy.loop": where(lambda passing: says(passing, '"role": "function"'), 400),
     **{f"responses.{name}": damage for name, damage in alike("responses").items()},
@@ -371,6 +371,117 @@ DAMAGES: dict[str, Damage] = {
     "responses.store.off": where(lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}),
 }
 """For each check the fault that it must find."""
+
+
+ERROR_TEXT = {"error": "Unexpected endpoint or method. (POST)"}
+
+
+def asking(test: Callable[[dict[str, Any]], Any], damage: Damage) -> Damage:
+    """The damage, where the request is of this kind."""
+    return lambda passing: damage(passing) if test(passing.asked) else None
+
+
+def in_streams(answer: bytes) -> Damage:
+    return where(lambda passing: passing.streamed, 200, answer, "text/event-stream")
+
+
+def without_tools(asked: dict[str, Any]) -> bool:
+    return "messages" in asked and "tools" not in asked
+
+
+def objects(value: Any) -> None:
+    """Arguments as objects, wherever they stand."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        objects(inner)
+    if isinstance(value, dict) and isinstance(value.get("arguments"), str):
+        value["arguments"] = json.loads(value["arguments"])
+
+
+OTHER_ITEMS = {"object": "list", "data": [{"id": "msg_1", "type": "message", "role": "user", "content": "Something else."}], "has_more": False}
+TOLD: dict[str, tuple[str, Damage, str]] = {
+    "an error that is a text": ("chat.answers", asking(without_tools, where(lambda passing: passing.status == 200, 200, ERROR_TEXT)), "Unexpected"),
+    "a stream of an error": ("chat.answers", in_streams(b'data: {"error": "boom"}\n\n'), "boom"),
+    "an error event": ("responses.answers", in_streams(b'event: error\ndata: {"type": "error", "message": "boom"}\n\n'), "boom"),
+    "no choices": ("chat.answers", body(at("choices", [])), "holds no choices"),
+    "no output": ("responses.answers", body(at("output", [])), "holds no output"),
+    "an empty stream": ("chat.answers", in_streams(b""), "empty"),
+    "chat arguments as objects": ("chat.call.arguments", body(objects), "arguments must be a string"),
+    "arguments as objects": ("responses.call.arguments", body(objects), "arguments must be a string"),
+    "items of another request": (
+        "responses.store.items",
+        where(lambda passing: passing.path.endswith("/input_items"), 200, OTHER_ITEMS),
+        "Something",
+    ),
+}
+"""Faults beside those of `DAMAGES`, each with the check that must find it and what it says."""
+
+
+@pytest.mark.check("chat.answers", "responses.answers", "chat.call.arguments", "responses.call.arguments", "responses.store.items")
+@pytest.mark.parametrize("name", TOLD)
+async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, name: str) -> None:
+    id, relay.damage, words = TOLD[name]
+    [finding] = (await outcome_of(relay.base_url, "native", id)).findings
+    assert finding.verdict.result == "fail" and words in finding.verdict.seen, finding.verdict
+
+
+@pytest.mark.check("chat.stream.done", "chat.stream.shape", "chat.errors.in-stream", "responses.stream.terminal", "responses.errors.in-stream")
+async def test_rules_of_streams_do_not_pass_where_no_stream_came(relay: DamagingRelay) -> None:
+    relay.damage = in_streams(b"")
+    rules = [check.id for check in CATALOGUE if ".stream." in check.id or check.id.startswith("chat.usage") or check.id.endswith("stream-is-body")]
+    outcome = await outcome_of(relay.base_url, "native", *rules)
+    assert outcome.count("pass") == 0
+    failed = {finding.check.id for finding in outcome.findings if finding.verdict.result == "fail"}
+    assert failed == {"chat.stream.done", "chat.stream.shape", "responses.stream.terminal"}
+
+
+def stops_if_named(passing: Passing) -> None:
+    if isinstance(passing.asked.get("tool_choice"), dict) and passing.asked["tool_choice"].get("type") == "function":
+        passing.raw = passing.raw.replace(b'"finish_reason":"tool_calls"', b'"finish_reason":"stop"')
+
+
+def events(passing: Passing) -> None:
+    if passing.streamed:
+        passing.raw = b"\xef\xbb\xbfretry: 3000\n\n" + passing.raw.replace(b"data: ", b"id: 7\ndata: ")
+
+
+@pytest.mark.check("chat.body.finish", "chat.stream.finish", "chat.choice.named", "chat.stream.sse", "responses.stream.sse")
+@pytest.mark.parametrize("habit", [stops_if_named, events])
+async def test_what_openai_or_the_standard_allows_passes_every_check(relay: DamagingRelay, habit: Damage) -> None:
+    changed: list[bool] = []
+
+    def damage(passing: Passing) -> None:
+        before = passing.raw
+        habit(passing)
+        changed.append(passing.raw != before)
+
+    relay.damage = damage
+    assert told(await outcome_of(relay.base_url, "native")) == []
+    assert any(changed)
+
+
+@pytest.mark.check("chat.body.no-extras", "chat.body.usage", "chat.usage.asked")
+async def test_details_of_usage_that_are_null_fail_the_check_on_extras_alone(relay: DamagingRelay) -> None:
+    null = field("usage.prompt_tokens_details", None, at=-1, add=True)
+
+    def damage(passing: Passing) -> None:
+        body(lambda value: at("usage.prompt_tokens_details", None)(value) if "choices" in value else None)(passing)
+        stream(lambda frames: null(frames) if passing.asked.get("stream_options") else None)(passing)
+
+    relay.damage = damage
+    outcome = await outcome_of(relay.base_url, "native")
+    failed = {finding.check.id for finding in outcome.findings if finding.verdict.result == "fail"}
+    assert failed == {"chat.body.no-extras", "chat.stream.no-extras"}
+
+
+@pytest.mark.check("chat.answers", "chat.errors.bad-json", "chat.choice.none")
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_endpoint_without_time_is_not_judged(relay: DamagingRelay, status: int) -> None:
+    count = iter(range(10_000))
+    relay.damage = where(lambda passing: passing.method == "POST" and next(count) > 30, status, {"error": "slow down"})
+    outcome = await outcome_of(relay.base_url, "native")
+    assert outcome.count("fail") == 0 < outcome.count("pass")
+    unasked = {finding.verdict.seen for finding in outcome.findings if finding.verdict.result == "not-run"}
+    assert f"the endpoint has no time: HTTP {status}: slow down" in unasked
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.check(id)) for id in DAMAGES])

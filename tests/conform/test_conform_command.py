@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as XML
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,20 @@ async def run(*arguments: str, **environment: str) -> subprocess.CompletedProces
     return await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment, "PYTHONWARNINGS": ""}, check=False
     )
+
+
+@asynccontextmanager
+async def serving(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """The base of an endpoint that answers everything in one way."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
 
 
 CALL = answer(calls=[("call_1", "get_weather", '{"city": "Paris"}')])
@@ -72,6 +87,33 @@ async def test_an_api_that_is_not_there_is_told_once(upstream: FakeUpstream) -> 
     assert done.returncode == 0
     lines = [line for line in done.stdout.splitlines() if "responses" in line]
     assert len(lines) == 1 and "the endpoint has no /responses: HTTP 404" in lines[0]
+
+
+NOT_HERE: dict[str, Reply] = {
+    "an error that is a text": Reply.body({"error": "Unexpected endpoint or method. (POST /v1/responses)"}),
+    "an error object": Reply.body({"error": {"message": "Unexpected endpoint or method."}}),
+    "another object": Reply.body({"status": "ok"}),
+    "a web page": Reply.body("<html>app</html>"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_HERE)
+async def test_an_api_that_answers_with_no_object_of_its_own_is_not_there(name: str) -> None:
+    def tell(request: Any) -> Reply:
+        return NOT_HERE[name] if "/responses" in request.path else reply(request)
+
+    async with FakeUpstream(tell) as upstream:
+        one = await run(upstream.base_url, "--only", "responses,chat.stream.index")
+    async with FakeUpstream(NOT_HERE[name]) as upstream:
+        none = await run(upstream.base_url)
+    lines = [line for line in one.stdout.splitlines() if "responses" in line]
+    assert one.returncode == 0 and len(lines) == 1 and "the endpoint has no /responses: HTTP 200" in lines[0]
+    assert (
+        none.returncode == 2
+        and none.stdout == ""
+        and "neither API can be judged: the endpoint has no" in none.stderr
+        and none.stderr.count("\n") == 1
+    )
 
 
 async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path: Path) -> None:
@@ -124,17 +166,53 @@ async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     assert KEY not in file.read_text()
 
 
-async def test_a_key_that_is_spelled_in_another_way_is_not_shown_either() -> None:
+@pytest.mark.parametrize("status", [200, 400, 401, 404])
+async def test_a_key_that_is_spelled_in_another_way_is_not_shown_either(status: int) -> None:
     spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
 
     def tell(request: Any) -> Reply:
         raw = f'{{"error": {{"message": "bad key {spelled}", "type": "x", "param": null, "code": null}}}}'
-        return Reply((raw.encode(),), 400, {"Content-Type": "application/json"})
+        return Reply((raw.encode(),), status, {"Content-Type": "application/json"})
 
     async with FakeUpstream(tell) as upstream:
         done = await run(upstream.base_url, "--only", "chat,http", "--model", "m", "--json", "--api-key", KEY)
-    assert done.returncode == 1
-    assert KEY not in done.stdout + done.stderr and KEY not in json.dumps(json.loads(done.stdout), ensure_ascii=False)
+    assert done.returncode == (2 if status == 401 else 1)
+    assert KEY not in done.stdout + done.stderr and KEY not in json.dumps(json.loads(done.stdout or "{}"), ensure_ascii=False)
+
+
+REFUSALS = [
+    (401, "application/json", '{"error": {"message": "Incorrect API key", "type": "t", "param": null, "code": null}}'),
+    (403, "text/html", "<h1>no</h1>"),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "text"), REFUSALS)
+@pytest.mark.parametrize("more", [(), ("--model", "m"), ("--model", "m", "--only", "chat.answers")])
+async def test_a_key_that_is_refused_keeps_it_from_running(status: int, kind: str, text: str, more: tuple[str, ...]) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=status, content_type=kind, text=text)
+
+    async with serving(refuse) as base:
+        wrong, none = await run(base, *more, "--api-key", KEY), await run(base, *more)
+    for done, words in ((wrong, "the key is refused"), (none, "a request without a key is refused")):
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+        assert words in done.stderr and f"HTTP {status}" in done.stderr and "with --api-key" in done.stderr
+
+
+async def test_one_api_that_refuses_the_key_is_told_once() -> None:
+    def tell(request: Any) -> Reply:
+        return Reply.error(403, "not in your plan") if "/responses" in request.path else reply(request)
+
+    async with FakeUpstream(tell) as upstream:
+        done = await run(upstream.base_url, "--only", "responses,chat.stream.index", "--api-key", KEY)
+    lines = [line for line in done.stdout.splitlines() if "responses" in line]
+    assert done.returncode == 0 and len(lines) == 1 and "the key is refused at /responses (HTTP 403: not in" in lines[0]
+
+
+async def test_an_endpoint_that_has_no_time_at_all_can_not_be_judged() -> None:
+    async with FakeUpstream(Reply.body("busy", 503)) as upstream:
+        done = await run(upstream.base_url)
+    assert done.returncode == 2 and "the endpoint has no time for /chat/completions: HTTP 503" in done.stderr
 
 
 async def test_a_flood_of_events_is_told_in_a_sentence() -> None:
@@ -244,13 +322,6 @@ async def test_a_server_that_redirects_is_not_followed() -> None:
     async def away(request: web.Request) -> web.Response:
         raise web.HTTPFound("http://127.0.0.1:1/elsewhere")
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", away)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        done = await run(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "--model", "m", "--only", "chat.answers", "--api-key", KEY)
-    finally:
-        await runner.cleanup()
+    async with serving(away) as base:
+        done = await run(base, "--model", "m", "--only", "chat.answers", "--api-key", KEY)
     assert done.returncode == 1 and "HTTP 302" in done.stdout

@@ -12,7 +12,7 @@ import pytest
 
 from toolwire.conform.catalogue import BY_ID, CATALOGUE, chosen
 from toolwire.conform.judging import OF_ERRORS, OF_USAGE, Wire
-from toolwire.conform.problems import SHAPE, SUBJECTS
+from toolwire.conform.problems import SHAPE, SUBJECTS, UNREADABLE
 from toolwire.conform.questions import QUESTIONS
 
 TESTS = Path(__file__).parents[1]
@@ -20,7 +20,7 @@ CONTRACT = [TESTS / "conform" / name for name in ("test_scenarios.py", "test_pee
 """Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is about."""
 JUDGE = TESTS.parent / "src" / "toolwire" / "judge"
 OPENAPI = TESTS.parents[1] / "shared" / "data" / "openai-openapi.json"
-OF_MENDING = {"type_repeated", "null_key", "calls_mixed", "items_mixed"}
+OF_MENDING = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
 NOT_ABOUT_ANSWERS = {"stream_differs"}
 """Codes of the comparison of two answers, which `stream-is-body` makes by meaning."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from toolwire.testing.upstream import answer, completion, sinned
 TWO = answer("Let me look.", [("call_1", "get_weather", '{"city": "Paris"}'), ("call_2", "get_time", '{"city": "Tokyo"}')])
 
 
-def topics(frames: list[Any], question: str = "chat.parallel.stream") -> set[str]:
-    request = Request("/chat/completions", {"stream": True})
+def streamed(raw: bytes, question: str = "chat.parallel.stream", **asked: Any) -> Exchange:
     family: Any = question.partition(".")[0]
-    exchange = Exchange(question, family, request, 200, {"content-type": "text/event-stream"}, render(frames))
-    return {topic for topic, _ in problems_of(exchange)}
+    return Exchange(question, family, Request("/chat/completions", {"stream": True, **asked}), 200, {"content-type": "text/event-stream"}, raw)
+
+
+def topics(frames: list[Any], question: str = "chat.parallel.stream", **asked: Any) -> set[str]:
+    return {topic for topic, _ in problems_of(streamed(render(frames), question, **asked))}
 
 
 @pytest.mark.check("chat.stream.index", "chat.stream.ids", "chat.stream.names-once", "chat.stream.increments", "chat.stream.no-extras")
@@ -35,6 +38,9 @@ def topics(frames: list[Any], question: str = "chat.parallel.stream") -> set[str
         ("cumulative_arguments", {"cumulative_arguments"}),
         ("whole_calls", set()),
         ("stop_with_calls", {"untruthful_finish"}),
+        ("index_from_one", {"call_index"}),
+        ("every_index_zero", {"call_index"}),
+        ("object_arguments", {"invalid_arguments"}),
     ],
 )
 def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(sin: str, said: set[str]) -> None:
@@ -45,6 +51,77 @@ def test_a_right_stream_and_a_right_body_are_right() -> None:
     assert topics([*TWO, DONE]) == set()
     exchange = Exchange("chat.call.body", "chat", Request("/chat/completions", {}), 200, {}, json.dumps(completion(TWO)).encode())
     assert problems_of(exchange) == ()
+
+
+@pytest.mark.check("chat.stream.index", "chat.stream.ids", "chat.stream-is-body")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda index: index + 1, ["a call has the index 1 where 0 was due", "a call has the index 2 where 1 was due"]),
+        (lambda index: index + 10**9, ["a call has the index 1000000000 where 0 was due", "a call has the index 1000000001 where 1 was due"]),
+        (lambda index: -1, ["a call has the index -1 where 0 was due", "the index -1 is given to two calls"]),
+        (str, ['the index of a call is "0", not a whole number', 'the index of a call is "1", not a whole number']),
+        (float, ["the index of a call is 0.0, not a whole number", "the index of a call is 1.0, not a whole number"]),
+        (lambda index: [index], ["the index of a call is [0], not a whole number", "the index of a call is [1], not a whole number"]),
+        (lambda index: None, ["a call delta has no index"]),
+    ],
+    ids=["from one", "huge", "negative", "texts", "fractions", "lists", "null"],
+)
+def test_a_wrong_index_is_told_once_a_call_in_true_words(change: Callable[[int], Any], said: list[str]) -> None:
+    frames = json.loads(json.dumps(TWO))
+    for frame in frames:
+        for made in frame["choices"][0]["delta"].get("tool_calls", ()):
+            made["index"] = change(made["index"])
+    exchange = streamed(render([*frames, DONE]))
+    assert [(topic, problem.message) for topic, problem in problems_of(exchange)] == [("call_index", sentence) for sentence in said]
+    if change(0) != change(1):
+        assert [(made.name, made.object) for made in exchange.answer.calls] == [("get_weather", {"city": "Paris"}), ("get_time", {"city": "Tokyo"})]
+
+
+@pytest.mark.check("chat.stream.sse", "responses.stream.sse")
+def test_a_frame_that_is_too_deep_is_told_once_and_hides_nothing() -> None:
+    deep = b"data: " + b"[" * 20_000 + b"]" * 20_000 + b"\n\n"
+    exchange = streamed(deep + render([*TWO, DONE]))
+    assert [(topic, problem.position) for topic, problem in problems_of(exchange)] == [("not_json", 0)]
+    assert len(exchange.answer.calls) == 2
+
+
+@pytest.mark.check("chat.stream.finish", "chat.body.finish", "chat.choice.named")
+def test_stop_is_right_where_the_request_named_the_tool_and_nowhere_else() -> None:
+    stopped = [*sinned("stop_with_calls", TWO), DONE]
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    assert topics(stopped, tool_choice=named) == set() == topics([*TWO, DONE], tool_choice=named)
+    for choice in ("auto", "required", {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}):
+        assert topics(stopped, tool_choice=choice) == {"untruthful_finish"}
+
+
+@pytest.mark.check("chat.stream.sse", "responses.stream.sse")
+def test_what_the_standard_of_events_allows_is_right() -> None:
+    raw = render([*TWO, DONE])
+    for allowed in (b"retry: 3000\n\n" + raw, raw.replace(b"data: ", b"id: 1\ndata: "), b"\xef\xbb\xbf" + raw, raw.replace(b"}\n\n", b"}\n: x\n\n")):
+        assert problems_of(streamed(allowed)) == () and len(streamed(allowed).answer.calls) == 2
+    for wrong in (raw.replace(b"data: {", b"dato: {", 1), raw.replace(b"data: {", b"{", 1)):
+        assert "sse_syntax" in {topic for topic, _ in problems_of(streamed(wrong))}
+
+
+@pytest.mark.check("chat.stream.shape", "chat.stream.finish", "chat.usage.asked")
+def test_an_envelope_of_wrong_types_does_not_hide_what_is_in_it() -> None:
+    frames = [{**frame, "created": "today"} for frame in sinned("stop_with_calls", TWO)]
+    assert topics([*frames, DONE]) == {"shape", "untruthful_finish"}
+
+
+@pytest.mark.check("chat.body.usage", "chat.body.no-extras", "chat.usage.asked")
+def test_details_that_are_null_are_an_extra_and_leave_the_counts_right() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": None}
+    chunks = answer("Hello.", usage=usage)
+    plain = [{**chunk, "usage": None} for chunk in chunks[:-1]]
+    assert topics([*plain, chunks[-1], DONE], "chat.usage.stream", stream_options={"include_usage": True}) == {"null_key"}
+    exchange = Exchange("chat.text.body", "chat", Request("/chat/completions", {}), 200, {}, json.dumps(completion(chunks)).encode())
+    assert {topic for topic, _ in problems_of(exchange)} == {"null_key"}
+    bare = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": None}
+    body = json.dumps({**response("completed"), "usage": bare}).encode()
+    kept = Exchange("responses.text.body", "responses", Request("/responses", {}), 200, {}, body)
+    assert {topic for topic, _ in problems_of(kept)} == {"usage_details"}
 
 
 def test_keys_that_say_nothing_hide_nothing() -> None:

@@ -8,6 +8,7 @@ from toolwire.conform import judging as say
 from toolwire.conform import keeping
 from toolwire.conform.check import SCHEMAS, Check, Level, asks, both, check
 from toolwire.conform.judging import Judge
+from toolwire.conform.problems import UNREADABLE
 
 _PATH = {"chat": "chat/completions", "responses": "responses"}
 
@@ -56,7 +57,7 @@ def alike(api: Literal["chat", "responses"]) -> list[Check]:
             "the SSE standard",
             "the client's parser drops or joins events",
             streams,
-            say.wire("sse_syntax", "encoding", "unterminated_event", "not_json"),
+            say.wire("sse_syntax", "encoding", "unterminated_event", "not_json", UNREADABLE),
         ),
         row(
             "call.arguments",

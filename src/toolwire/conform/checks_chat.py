@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolwire.conform import judging as say
 from toolwire.conform.check import CHUNK, COMPLETION, SCHEMAS, check
+from toolwire.conform.problems import UNREADABLE
 
 _STREAMS = tuple(f"chat.{name}.stream" for name in ("text", "call", "parallel", "both"))
 _CALLS = _STREAMS[1:]
@@ -16,7 +17,7 @@ CHAT = [
         COMPLETION,
         "typed clients raise",
         _BODIES,
-        say.wire("shape", "choice_index", "null_content"),
+        say.wire("shape", "choice_index", "null_content", UNREADABLE),
     ),
     check(
         "chat.body.calls",
@@ -28,8 +29,8 @@ CHAT = [
     ),
     check(
         "chat.body.finish",
-        "finish_reason is tool_calls exactly when there are calls",
-        f"{COMPLETION}; vllm-project/vllm#53269; ollama#9092",
+        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named the tool",
+        f"{COMPLETION}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
         "agents that go by it stop before the tool runs",
         _BODIES,
         say.wire("untruthful_finish"),
@@ -48,7 +49,7 @@ CHAT = [
         COMPLETION,
         "clients that send answers back are refused for the extra keys",
         _BODIES,
-        say.wire("unknown_key", "null_key"),
+        say.wire("unknown_key", "null_key", "usage_details"),
         "optional",
     ),
     check(
@@ -142,8 +143,8 @@ CHAT = [
     ),
     check(
         "chat.stream.finish",
-        "finish_reason is tool_calls exactly when there are calls",
-        f"{CHUNK}; vllm-project/vllm#53269; ollama#9092",
+        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named the tool",
+        f"{CHUNK}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
         "agents that go by it stop before the tool runs",
         _STREAMS,
         say.wire("untruthful_finish"),
@@ -170,7 +171,7 @@ CHAT = [
         "there are no keys that OpenAI does not have, none that are null or empty where they should be left out, and no type twice",
         CHUNK,
         "the client stores them and sends them back, to be refused",
-        _STREAMS,
+        (*_STREAMS, "chat.usage.stream"),
         say.wire("unknown_key", "null_key", "null_delta", "type_repeated"),
         "optional",
     ),
@@ -201,7 +202,7 @@ CHAT = [
     ),
     check(
         "chat.legacy",
-        "functions are answered with function_call and finish_reason function_call, streamed and not",
+        "functions are answered with function_call and finish_reason function_call, or stop where the request named it, streamed and not",
         f"{SCHEMAS}ChatCompletionFunctionCallOption (deprecated)",
         "clients of the old dialect get nothing that they can read",
         ("chat.legacy.body", "chat.legacy.stream"),

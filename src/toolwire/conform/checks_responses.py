@@ -5,6 +5,7 @@ from __future__ import annotations
 from toolwire.conform import judging as say
 from toolwire.conform import keeping
 from toolwire.conform.check import EVENT, RESPONSE, SCHEMAS, check
+from toolwire.conform.problems import UNREADABLE
 
 _STREAMS = tuple(f"responses.{name}.stream" for name in ("text", "call", "parallel", "both"))
 _CALLS = _STREAMS[1:]
@@ -25,7 +26,7 @@ RESPONSES = [
         RESPONSE,
         "typed clients raise",
         _BODIES,
-        say.wire("shape", "item_type", "part_type"),
+        say.wire("shape", "item_type", "part_type", UNREADABLE),
     ),
     check(
         "responses.body.status",

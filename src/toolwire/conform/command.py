@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolwire.conform.check import Check
-    from toolwire.conform.engine import Outcome
+    from toolwire.conform.engine import Finding, Outcome
     from toolwire.conform.probe import Probe
     from toolwire.conform.report import Table
 
@@ -54,12 +54,9 @@ def run_conform(arguments: argparse.Namespace) -> int:
     probe = Probe(base, key, arguments.timeout)
     try:
         outcome = asyncio.run(_judge(probe, arguments.model, checks, None if arguments.json else table))
+        print(json.dumps(as_json(outcome, version("toolwire"))) if arguments.json else f"\n{summary(outcome)}", flush=True)
     except NothingToJudge as error:
         return _said(f"{shown(base)}: {error}")
-    if arguments.json:
-        print(json.dumps(as_json(outcome, version("toolwire"))))
-    else:
-        print(f"\n{summary(outcome)}")
     if arguments.junit:
         try:
             Path(arguments.junit).write_text(junit(outcome), "utf-8")
@@ -75,8 +72,15 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
         model = await choose_model(probe, model)
         if table is None:
             return await conform(probe, model, checks)
-        print("\n".join(table.head(probe.base, model)), flush=True)
-        return await conform(probe, model, checks, lambda finding: [print(line, flush=True) for line in table.lines(finding)])
+        lines = table.head(probe.base, model)  # shown with the first finding: without one there is no table
+
+        def show(finding: Finding) -> None:
+            lines.extend(table.lines(finding))
+            if lines:
+                print("\n".join(lines), flush=True)
+            lines.clear()
+
+        return await conform(probe, model, checks, show)
 
 
 def key_of(given: str, environment: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
 """Asks each question once and judges each check by what came back.
 
-Questions that a check needs are asked when it is its turn, and kept for the checks after it. A family whose path is not there (HTTP 404, 405 or 501
-without an error about the model) is told once. An endpoint that runs into the time limit several times in a row is not asked any more.
+Questions that a check needs are asked when it is its turn, and kept for the checks after it. A family whose path is not there is told once: whatever
+it is asked, it says HTTP 404, 405 or 501, or with HTTP 200 an error, a web page or another object than the API's. So is one that refuses the key. An
+endpoint that runs into the time limit several times in a row is not asked any more.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolwire.conform.check import Check
-from toolwire.conform.exchange import Exchange, Request, mapping, mappings
+from toolwire.conform.exchange import Exchange, Family, Request, mapping, mappings
 from toolwire.conform.judging import Verdict
 from toolwire.conform.probe import Probe
 from toolwire.conform.questions import PATHS, QUESTIONS, Question
 
 ABSENT = (404, 405, 501)
+REFUSED = (401, 403)
 MOST_TIMEOUTS = 3
 MOST_LATE = 8
 """So many late answers in all, however many quick ones came between."""
@@ -27,8 +29,16 @@ class NothingToJudge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Absence:
+    """Why an API can not be judged. `refused`: the key is what keeps it from that."""
+
+    why: str
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """`absent`: not run because the endpoint does not have the API at all."""
+    """`absent`: not run because the endpoint does not have the API at all, or lets nobody in."""
 
     check: Check
     verdict: Verdict
@@ -92,13 +102,13 @@ class Engine:
             exchange = replace(await self._probe.ask(question.name, question.family, tried), attempts=attempt)
             self._timeouts = self._timeouts + 1 if exchange.late else 0
             self._late += exchange.late
-            if exchange.late:
+            if exchange.late or exchange.busy:
                 return exchange
             if exchange.ok and (question.done is None or question.done(exchange)):
                 return exchange
             best = exchange if best is None or exchange.ok or not best.ok else best
         assert best is not None
-        if question.done is None or not best.ok:
+        if question.done is None or not best.ok or best.hollow:
             return best
         return replace(best, wanting=f"the model would not {question.wants}, in {len(question.ways)} attempts", attempts=len(question.ways))
 
@@ -110,6 +120,8 @@ async def choose_model(probe: Probe, model: str) -> str:
         raise NothingToJudge(f"{exchange.trouble}")
     if model:
         return model
+    if exchange.status in REFUSED:
+        raise NothingToJudge(_refused(probe, exchange))
     entries = mappings(mapping(exchange.json).get("data"))
     first = next((entry["id"] for entry in entries if isinstance(entry.get("id"), str) and entry["id"]), "")
     if not first:
@@ -122,9 +134,12 @@ async def choose_model(probe: Probe, model: str) -> str:
 
 async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[Finding], Any] | None = None) -> Outcome:
     """Judges the endpoint by the checks, in their order. `heard` is told of each finding as it is made."""
-    absent = {family: said for family in ("chat", "responses") if (said := await _absent(probe, family, model, checks))}
-    if len(absent) == len({check.family for check in checks} & {"chat", "responses"}) == 2:
-        raise NothingToJudge(f"neither API is there: {'; '.join(absent.values())}")
+    wanted = sorted({check.family for check in checks} - {"http"})
+    found = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
+    absent: dict[str, str] = {family: absence.why for family, absence in found.items()}
+    refused = next((absence.why for absence in found.values() if absence.refused), "")
+    if wanted and len(absent) == len(wanted) and (refused or len(wanted) == 2):
+        raise NothingToJudge(refused or f"neither API can be judged: {'; '.join(absent.values())}")
     engine = Engine(probe, model)
     findings = []
     for check in checks:
@@ -137,14 +152,30 @@ async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Call
     return Outcome(probe.base, model, tuple(findings), absent, probe.requests)
 
 
-async def _absent(probe: Probe, family: str, model: str, checks: Sequence[Check]) -> str:
-    """Why the API can not be judged, if it is not there. Asked with a request that is refused anywhere else."""
-    if not any(check.family == family for check in checks):
-        return ""
-    path = PATHS[family]
-    exchange = await probe.ask(f"{family}.there", "http", Request(path, {"model": model}))
-    if exchange.status not in ABSENT:
-        return ""
-    # a server that has the path answers a lone {} with something else than 404
-    again = await probe.ask(f"{family}.there", "http", Request(path, {}))
-    return f"the endpoint has no {path}: HTTP {again.status}" if again.status in ABSENT else ""
+async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
+    """Why the API can not be judged, if it is not there. Two requests that are refused anywhere else, and one that is answered, must all say so."""
+    absence = None
+    for request in (Request(PATHS[family], {"model": model}), Request(PATHS[family], {}), QUESTIONS[f"{family}.text.body"].build(model, {})):
+        assert request is not None
+        absence = _absence(probe, await probe.ask(f"{family}.there", family, request))
+        if absence is None:
+            return None
+    return absence
+
+
+def _absence(probe: Probe, exchange: Exchange) -> Absence | None:
+    """What one answer says of the API as a whole; None: nothing, or that it is there."""
+    if exchange.trouble:
+        return None
+    if exchange.status in REFUSED:
+        return Absence(_refused(probe, exchange), True)
+    said = f"{exchange.request.path}: {probe.masked(exchange.refusal)}"
+    if exchange.busy:
+        return Absence(f"the endpoint has no time for {said}")
+    page = exchange.ok and exchange.content_type == "text/html" and exchange.json is None
+    return Absence(f"the endpoint has no {said}") if exchange.status in ABSENT or exchange.foreign or page else None
+
+
+def _refused(probe: Probe, exchange: Exchange) -> str:
+    what, which = ("the key", "the right one") if probe.has_key else ("a request without a key", "one")
+    return f"{what} is refused at {exchange.request.path} ({probe.masked(exchange.refusal)}); give {which} with --api-key"

@@ -14,6 +14,10 @@ from toolwire.turn import Api
 
 Family = Literal["http", "chat", "responses"]
 EXCERPT = 160
+BUSY = (429, 503)
+"""Says nothing of the endpoint but that it has no time."""
+HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output"}
+"""The key without which an object is no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,10 @@ class Exchange:
         return 200 <= self.status < 300 and not self.trouble
 
     @property
+    def busy(self) -> bool:
+        return self.status in BUSY and not self.trouble
+
+    @property
     def streamed(self) -> bool:
         return self.request.asked.get("stream") is True
 
@@ -125,6 +133,35 @@ class Exchange:
         except (RecursionError, TypeError, ValueError):
             return {}
 
+    @property
+    def foreign(self) -> bool:
+        """A success whose body is an object, but none of this API."""
+        return self.ok and isinstance(self.json, dict) and HOLDERS[self.api] not in self.json
+
+    @property
+    def error(self) -> str:
+        """What an answer that counts as a success says of an error in it, whatever the error's shape; "": it has none."""
+        found = self.body.get("error")
+        if found is None and self.foreign:  # also in place of a stream
+            found = self.json.get("error")
+        return "" if found is None else _error_text(found)
+
+    @cached_property
+    def hollow(self) -> str:
+        """Why there is nothing in the answer to look at; "": there is something."""
+        if self.family == "http":
+            return "" if self.body else "the answer is empty or can not be read"
+        if not self.raw or not (self.streamed or self.body):
+            return "the answer is empty or can not be read"
+        held = mappings(self.body.get(HOLDERS[self.api]))
+        if self.api == "chat":
+            held = [
+                choice
+                for choice in held
+                if choice.get("finish_reason") or any(value is not None for value in mapping(choice.get("message")).values())
+            ]
+        return "" if held else f"the answer holds no {HOLDERS[self.api]}"
+
     @cached_property
     def answer(self) -> Answer:
         return _read_chat(self.body) if self.api == "chat" else _read_responses(self.body)
@@ -143,9 +180,14 @@ class Exchange:
     @property
     def refusal(self) -> str:
         """What an error says, in one sentence."""
-        error = self.json.get("error") if isinstance(self.json, dict) else None
-        message = error.get("message") if isinstance(error, dict) else None
-        return f"HTTP {self.status}: {message}" if isinstance(message, str) and message else f"HTTP {self.status}"
+        error = mapping(self.json).get("error")
+        return f"HTTP {self.status}" if error is None else f"HTTP {self.status}: {_error_text(error)}"
+
+
+def _error_text(error: Any) -> str:
+    """Errors of OpenAI's shape have a message; other servers send a text in its place."""
+    message = error.get("message") if isinstance(error, dict) else error
+    return message[:200] if isinstance(message, str) and message else "an error without a message"
 
 
 def _short(text: str) -> str:
@@ -173,20 +215,25 @@ def _read_chat(body: Mapping[str, Any]) -> Answer:
     message = mapping(choice.get("message"))
     calls = [_chat_call(call) for call in mappings(message.get("tool_calls"))]
     if isinstance(message.get("function_call"), dict):
-        calls.append(SeenCall("", text_of(message["function_call"].get("name")), text_of(message["function_call"].get("arguments"))))
+        calls.append(SeenCall("", text_of(message["function_call"].get("name")), _arguments(message["function_call"].get("arguments"))))
     return Answer(text_of(message.get("content")), tuple(calls), text_of(choice.get("finish_reason")), text_of(body.get("id")))
+
+
+def _arguments(value: Any) -> str:
+    """An object where its text belongs is told by a check of its own; here it is read."""
+    return json.dumps(value) if isinstance(value, dict) else text_of(value)
 
 
 def _chat_call(call: Mapping[str, Any]) -> SeenCall:
     function = mapping(call.get("function"))
-    return SeenCall(text_of(call.get("id")), text_of(function.get("name")), text_of(function.get("arguments")))
+    return SeenCall(text_of(call.get("id")), text_of(function.get("name")), _arguments(function.get("arguments")))
 
 
 def _read_responses(body: Mapping[str, Any]) -> Answer:
     items = mappings(body.get("output"))
     parts = [part for item in items if item.get("type") == "message" for part in mappings(item.get("content"))]
     calls = [
-        SeenCall(text_of(item.get("call_id")), text_of(item.get("name")), text_of(item.get("arguments", item.get("input"))))
+        SeenCall(text_of(item.get("call_id")), text_of(item.get("name")), _arguments(item.get("arguments", item.get("input"))))
         for item in items
         if item.get("type") in ("function_call", "custom_tool_call")
     ]

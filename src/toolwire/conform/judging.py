@@ -1,7 +1,8 @@
 """The verdicts of the checks: pure functions from the exchanges of a check to pass, fail or not-run.
 
 - A departure that is seen is a failure, with what was seen and the frame it was seen in.
-- What could not be seen is not run: the model would not do it, or the endpoint declines the request in OpenAI's own words.
+- What could not be seen is not run: the model would not do it, there is nothing in the answer, the endpoint has no time, or it declines the request
+  in OpenAI's own words.
 - An exchange that broke, or an error that is no error object, is a failure of whichever check needs it.
 """
 
@@ -45,6 +46,14 @@ def not_run(exchange: Exchange, seen: str) -> Verdict:
     return Verdict("not-run", seen, exchange.question)
 
 
+def busy(exchange: Exchange) -> Verdict:
+    return not_run(exchange, f"the endpoint has no time: {exchange.refusal}")
+
+
+def declined(exchange: Exchange) -> Verdict:
+    return not_run(exchange, f"the endpoint declines: {exchange.error}")
+
+
 def broken(exchange: Exchange) -> Verdict | None:
     """What there is to say of an exchange that brought no answer; None: it did. A model may be slow: that fails only the checks that are about it."""
     if exchange.late:
@@ -52,9 +61,11 @@ def broken(exchange: Exchange) -> Verdict | None:
     if exchange.trouble:
         return failed(exchange, exchange.trouble)
     if exchange.ok:
-        return None
+        return declined(exchange) if exchange.foreign and exchange.error else None
     if not exchange.status:
         return not_run(exchange, exchange.wanting or "it was not asked")
+    if exchange.busy:
+        return busy(exchange)
     if isinstance(exchange.json, dict) and not judge_error(exchange.status, exchange.json):
         return not_run(exchange, f"the endpoint declines: {exchange.refusal}")
     return failed(exchange, f"HTTP {exchange.status} without OpenAI's error object")
@@ -63,10 +74,13 @@ def broken(exchange: Exchange) -> Verdict | None:
 def unanswered(exchange: Exchange) -> Verdict | None:
     """As `broken`; and where the answer itself ends in an error."""
     verdict = broken(exchange)
-    error = mapping(exchange.body.get("error"))
-    if verdict is None and error:
-        return not_run(exchange, f"the endpoint declines: {str(error.get('message'))[:200]}")
-    return verdict
+    return declined(exchange) if verdict is None and exchange.error else verdict
+
+
+def unseen(exchange: Exchange) -> Verdict | None:
+    """As `unanswered`; and where there is nothing in the answer."""
+    verdict = unanswered(exchange)
+    return not_run(exchange, exchange.hollow) if verdict is None and exchange.hollow else verdict
 
 
 def missing(exchange: Exchange) -> Verdict | None:
@@ -98,26 +112,39 @@ def each(judge: Callable[[Exchange], Verdict], *, lenient: bool = False) -> Judg
 class Wire:
     """None of these departures in any of the answers. Whether a model did what was asked does not matter here, only what came.
 
-    `of_calls`: only answers that hold calls are looked at."""
+    `of_calls`: only answers that hold calls are looked at. `of_errors`: an error is something to look at, too."""
 
     topics: tuple[str, ...]
     of_calls: bool = False
+    of_errors: bool = False
 
     def __call__(self, seen: Seen) -> Verdict:
         if not self.of_calls:
             return each(self._judge, lenient=True)(seen)
         with_calls = [exchange for exchange in seen if exchange.trouble or not exchange.ok or exchange.answer.calls or _may_hold(exchange)]
-        return each(self._judge, lenient=True)(with_calls) if with_calls else not_run(seen[0], seen[0].wanting or "no answer holds a call")
+        return each(self._judge, lenient=True)(with_calls) if with_calls else _no_call(seen[0])
 
     def _judge(self, exchange: Exchange) -> Verdict:
         verdict = broken(exchange)
         if verdict is not None:
             return verdict
-        hits = [problem for found, problem in problems_of(exchange) if found in (*self.topics, UNREADABLE)]
+        found = problems_of(exchange)
+        hits = [problem for topic, problem in found if topic in self.topics]
         if not hits:
-            return PASS
+            return self._unhurt(exchange, next((problem.message for topic, problem in found if topic == UNREADABLE), ""))
         more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
         return failed(exchange, hits[0].message + more, hits[0].position)
+
+    def _unhurt(self, exchange: Exchange, unreadable: str) -> Verdict:
+        """None of the departures was seen: that is a pass where they could have been."""
+        if unreadable:
+            return not_run(exchange, unreadable)
+        if self.of_errors and exchange.error:
+            return PASS
+        verdict = unseen(exchange)
+        if verdict is None and self.of_calls and not exchange.answer.calls:
+            return _no_call(exchange)
+        return PASS if verdict is None else verdict
 
 
 def wire(*topics: str) -> Wire:
@@ -126,6 +153,10 @@ def wire(*topics: str) -> Wire:
 
 def wire_of_calls(*topics: str) -> Wire:
     return Wire(topics, of_calls=True)
+
+
+def _no_call(exchange: Exchange) -> Verdict:
+    return not_run(exchange, exchange.wanting or "no answer holds a call")
 
 
 def _may_hold(exchange: Exchange) -> bool:
@@ -141,7 +172,7 @@ def usage_given(*keys: str) -> Judge:
 
     def verdict(seen: Seen) -> Verdict:
         for exchange in seen:
-            said = broken(exchange)
+            said = unseen(exchange)
             if said is not None:
                 return said
             usage = mapping(exchange.body.get("usage"))
@@ -155,7 +186,7 @@ def usage_given(*keys: str) -> Judge:
 
 def content_type(expected: str) -> Judge:
     def judge(exchange: Exchange) -> Verdict:
-        verdict = broken(exchange)
+        verdict = unseen(exchange)
         if verdict is not None:
             return verdict
         return PASS if exchange.content_type == expected else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
@@ -169,12 +200,13 @@ def answered(exchange: Exchange) -> Verdict:
         return not_run(exchange, exchange.wanting or "it was not asked")
     if exchange.trouble:
         return failed(exchange, exchange.trouble)
+    if exchange.busy:
+        return busy(exchange)
     if not exchange.ok:
         return failed(exchange, exchange.refusal)
-    error = mapping(exchange.body.get("error"))
-    if error:
-        return failed(exchange, f"the answer ends in an error: {str(error.get('message'))[:200]}")
-    return PASS if exchange.body else failed(exchange, "the answer is empty or can not be read")
+    if exchange.error:
+        return failed(exchange, f"the answer ends in an error: {exchange.error}")
+    return failed(exchange, exchange.hollow) if exchange.hollow else PASS
 
 
 def clean(exchange: Exchange) -> Verdict:
@@ -199,6 +231,8 @@ def refused(*statuses: int) -> Judge:
     def judge(exchange: Exchange) -> Verdict:
         if exchange.trouble:
             return failed(exchange, exchange.trouble)
+        if exchange.busy:
+            return busy(exchange)
         if exchange.status not in statuses:
             return failed(exchange, f"HTTP {exchange.status}, expected {' or '.join(map(str, statuses))}")
         if not isinstance(exchange.json, dict):
@@ -213,7 +247,7 @@ def refused(*statuses: int) -> Judge:
 
 def refuses_strangers(seen: Seen) -> Verdict:
     exchange = seen[0]
-    if exchange.ok:
+    if exchange.ok and not exchange.error:
         return not_run(exchange, "the endpoint asks for no key")
     return refused(401, 403)(seen)
 
@@ -258,7 +292,7 @@ def done_well(exchange: Exchange) -> Verdict:
 
 
 def arguments_fit(exchange: Exchange) -> Verdict:
-    verdict = missing(exchange)
+    verdict = missing(exchange) or unseen(exchange)
     if verdict is not None:
         return verdict
     for call in exchange.answer.calls:
@@ -272,7 +306,7 @@ MARKUP = ("<tool_call", "<use_tool", "<function=", "<|tool", "<|python_tag|>", "
 
 
 def no_markup(exchange: Exchange) -> Verdict:
-    verdict = missing(exchange)
+    verdict = missing(exchange) or unseen(exchange)
     if verdict is not None:
         return verdict
     mark = next((mark for mark in MARKUP if mark in exchange.answer.text), None)
@@ -290,7 +324,7 @@ def fresh_ids(seen: Seen) -> Verdict:
         known |= dict.fromkeys(filter(None, own), exchange.question)
     if any(exchange.answer.calls for exchange in seen):
         return PASS
-    return next(filter(None, map(missing, seen)), not_run(seen[0], "no answer holds a call"))
+    return next(filter(None, map(missing, seen)), _no_call(seen[0]))
 
 
 def told_again(exchange: Exchange) -> Verdict:
@@ -332,7 +366,7 @@ def same_meaning(seen: Seen) -> Verdict:
 
 def _same(body: Exchange, stream: Exchange) -> Verdict:
     for exchange in (body, stream):
-        verdict = unanswered(exchange)
+        verdict = unseen(exchange)
         if verdict is not None:
             return verdict
     if bool(body.wanting) != bool(stream.wanting) and not (body.answer.calls or stream.answer.calls):
@@ -355,4 +389,4 @@ def ends_in_band(seen: Seen) -> Verdict:
     for exchange in seen:
         if exchange.trouble:
             return failed(exchange, exchange.trouble)
-    return Wire(OF_ERRORS)(seen)
+    return Wire(OF_ERRORS, of_errors=True)(seen)

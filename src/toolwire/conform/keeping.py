@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from toolwire.conform.exchange import Exchange, mapping, mappings
-from toolwire.conform.judging import PASS, Seen, Verdict, answered, broken, failed, refused, told_again
+from collections.abc import Mapping
+from typing import Any
+
+from toolwire.conform.exchange import Exchange, mapping, mappings, text_of
+from toolwire.conform.judging import PASS, Seen, Verdict, answered, broken, busy, failed, not_run, refused, told_again, unseen
 from toolwire.conform.questions import ASKED_HEADERS, ORIGIN
 
 _OF_A_MODEL = {"id": str, "object": str, "created": int, "owned_by": str}
@@ -39,11 +42,15 @@ def tells_model(seen: Seen) -> Verdict:
 
 def _origin_allowed(exchange: Exchange) -> Verdict:
     allowed = exchange.headers.get("access-control-allow-origin", "")
+    if exchange.busy and not allowed:  # what stands before the endpoint may have said it
+        return busy(exchange)
     return PASS if allowed in (ORIGIN, "*") else failed(exchange, f"access-control-allow-origin is {allowed or 'missing'!r}")
 
 
 def preflight_allows(seen: Seen) -> Verdict:
     exchange = seen[0]
+    if exchange.busy:
+        return busy(exchange)
     if exchange.trouble or not exchange.ok:
         return failed(exchange, exchange.trouble or f"HTTP {exchange.status}")
     verdict = _origin_allowed(exchange)
@@ -80,7 +87,16 @@ def lists_input(seen: Seen) -> Verdict:
         return failed(got, "the body is no list with the items of the input")
     if any(not isinstance(entry.get("id"), str) or not isinstance(entry.get("type"), str) for entry in entries):
         return failed(got, "an item has no id or no type")
+    told, due = [_words(entry) for entry in entries], [_words(entry) for entry in mappings(made.request.asked.get("input"))]
+    if told != due:
+        return failed(got, f"the items are {str(told)[:80]}, the request brought {str(due)[:80]}")
     return PASS if isinstance(got.body.get("has_more"), bool) else failed(got, "the list lacks has_more")
+
+
+def _words(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Who says what in a message, which may be a text or parts."""
+    content = item.get("content")
+    return text_of(item.get("role")), content if isinstance(content, str) else "".join(text_of(part.get("text")) for part in mappings(content))
 
 
 def deletes(seen: Seen) -> Verdict:
@@ -88,24 +104,28 @@ def deletes(seen: Seen) -> Verdict:
     verdict = _kept(made, gone)
     if verdict is not None:
         return verdict
+    if after.busy:
+        return busy(after)
     return PASS if after.status == 404 else failed(after, f"HTTP {after.status} for a response that was deleted")
 
 
 def _kept(made: Exchange, got: Exchange) -> Verdict | None:
-    verdict = broken(made)
+    verdict = unseen(made)
     if verdict is not None:
         return verdict
     if not made.answer.id:
         return failed(made, "the answer has no id")
-    return None if got.ok else failed(got, got.trouble or got.refusal)
+    if got.busy:
+        return busy(got)
+    return failed(got, got.trouble or got.refusal) if not got.ok or got.error else None
 
 
 def keeps_nothing(seen: Seen) -> Verdict:
     made, got = seen
-    verdict = broken(made)
+    verdict = unseen(made)
     if verdict is not None:
         return verdict
-    return failed(got, "a response with store: false can be fetched") if got.ok else refused(404)([got])
+    return failed(got, "a response with store: false can be fetched") if got.ok and not got.error else refused(404)([got])
 
 
 def echoes_previous(seen: Seen) -> Verdict:
@@ -122,4 +142,6 @@ def goes_on(seen: Seen) -> Verdict:
     """Someone hung up in the middle; the next one is answered."""
     left, after = seen
     verdict = broken(left)
+    if verdict is None and not left.raw:
+        return not_run(left, left.hollow)
     return verdict if verdict is not None else answered(after)

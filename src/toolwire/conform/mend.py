@@ -2,7 +2,7 @@
 
 The judge stops looking at an object that lacks a key it needs. An endpoint that leaves out `logprobs` would so be told nothing of its calls. Here
 what is missing is filled in and what says nothing is taken away; the shape is judged on the answer as it came, the order on the mended one. What
-only mending can see (`null_key`, a missing index or sequence number) is reported here. Pure.
+only mending can see (`null_key`, a wrong index or sequence number) is reported here. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from toolwire.conform.exchange import mapping, mappings
@@ -19,6 +20,10 @@ from toolwire.turn import Api
 
 NULLABLE = ("content", "refusal")
 """Keys that a first delta and a message may well hold as null."""
+ENVELOPE: Mapping[str, Any] = {"id": "mended", "created": 1, "model": "mended"}
+"""What stands around choices, where none of it can be read."""
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+"""Keys of a usage that can not be left out."""
 
 RESPONSE_DEFAULTS: Mapping[str, Any] = {
     **{"object": "response", "created_at": 0, "error": None, "incomplete_details": None, "instructions": None, "tools": [], "output": []},
@@ -61,12 +66,12 @@ def mend_stream(frames: Sequence[Frame], api: Api) -> Mended:
     if moved:
         mender.position = min(moved)
         mender.say(mender.mixed, "one of two calls or items goes on after the other has begun")
-    mended = []
-    for at, position in enumerate(order):
+    mended, numbers = [], count()
+    for position in order:
         value = values[position]
         if value is not None and "sequence_number" in value:
-            value["sequence_number"] = at
-        mended.append(frames[position] if value is None else Frame(json.dumps(value), frames[position].event))
+            value["sequence_number"] = next(numbers)
+        mended.append(frames[position] if value is None else _written(value, frames[position]))
     return Mended(mended, mender.problems, mender.dropped, order)
 
 
@@ -94,6 +99,13 @@ def _loaded(frame: Frame) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _written(value: Any, frame: Frame) -> Frame:
+    try:
+        return Frame(json.dumps(value), frame.event)
+    except RecursionError:  # it could just be read
+        return frame
 
 
 class _Mender:
@@ -134,6 +146,41 @@ def _fill(value: Any, defaults: Mapping[str, Any]) -> None:
             value.setdefault(key, copy.deepcopy(default))
 
 
+def _write_arguments(holder: Any) -> None:
+    """As the text that they should have been; that they are none is told by the shape."""
+    if isinstance(holder, dict) and isinstance(holder.get("arguments"), dict):
+        holder["arguments"] = json.dumps(holder["arguments"])
+
+
+class _Opened:
+    """The calls of one choice, numbered anew in the order in which they open, whatever indexes they are sent with."""
+
+    def __init__(self) -> None:
+        self.ids: list[Any] = []
+        self._numbers: dict[str, int] = {}
+        """By the index as it was sent."""
+        self._without = False
+
+    def place(self, call: Mapping[str, Any], named: bool) -> tuple[int, str]:
+        """The number of the call that a delta belongs to, and what is amiss with its index, where that is not said yet. `named`: it names a tool."""
+        due, sent, id = len(self.ids), call.get("index"), call.get("id")
+        if sent is None:
+            said, self._without = self._without, True
+            number = due if id or not due else due - 1
+            self._numbers.setdefault(str(number), number)
+            return number, "" if said else "a call delta has no index"
+        shown = json.dumps(sent)[:40]
+        number = self._numbers.setdefault(shown, due)
+        if number < due and named and id and id != self.ids[number]:
+            self._numbers[shown] = due
+            return due, f"the index {shown} is given to two calls"
+        if number < due:
+            return number, ""
+        if isinstance(sent, bool) or not isinstance(sent, int):
+            return number, f"the index of a call is {shown}, not a whole number"
+        return number, "" if sent == due else f"a call has the index {shown} where {due} was due"
+
+
 class _Chat(_Mender):
     mixed = "calls_mixed"
 
@@ -141,16 +188,22 @@ class _Chat(_Mender):
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
         calls = mappings(delta.get("tool_calls")) if set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content") else []
-        return calls[0].get("index") if len(calls) == 1 else None
+        index = calls[0].get("index") if len(calls) == 1 else None
+        return index if isinstance(index, int) else None
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened: dict[int, list[Any]] = {}
-        """The ids of the calls that are open, by choice."""
+        self._opened: dict[int, _Opened] = {}
+        """The calls that are open, by choice."""
+        self._envelope: dict[str, Any] = dict(ENVELOPE)
 
     def frame(self, value: dict[str, Any]) -> None:
-        if "error" in value:
+        if value.get("error") is not None:
             return
+        if "error" in value:
+            self.drop(value, "chunk", "error")
+        self.drop_nulls(value.get("usage"), "usage", COUNTS)
+        self._enclose(value, "chat.completion.chunk")
         for choice in mappings(value.get("choices")):
             assert isinstance(choice, dict)
             _fill(choice, {"index": 0, "finish_reason": None, "delta": {}})
@@ -165,21 +218,31 @@ class _Chat(_Mender):
                 for call in mappings(delta.get("tool_calls")):
                     self._call(choice["index"] if isinstance(choice["index"], int) else 0, call)
 
+    def _enclose(self, value: dict[str, Any], object: str) -> None:
+        """An envelope that can not be read gets what the last one said, so that what is in it can be."""
+        value["object"] = object
+        for key, known in self._envelope.items():
+            if type(value.get(key)) is type(known) and value[key]:
+                self._envelope[key] = value[key]
+            else:
+                value[key] = known
+
     def _call(self, choice: int, call: Any) -> None:
-        self.drop_nulls(call, "call")
+        self.drop_nulls(call, "call", ("index",))
         function = call.get("function")
         self.drop_nulls(function, "call.function")
-        opened = self._opened.setdefault(choice, [])
-        if not isinstance(call.get("index"), int):
-            call["index"] = len(opened) if call.get("id") else max(len(opened) - 1, 0)
-            self.say("call_index", "a call delta has no index")
-        if call["index"] < len(opened):
-            self._later(call, function, opened[call["index"]])
+        _write_arguments(function)
+        opened = self._opened.setdefault(choice, _Opened())
+        call["index"], amiss = opened.place(call, bool(mapping(function).get("name")))
+        if amiss:
+            self.say("call_index", amiss)
+        if call["index"] < len(opened.ids):
+            self._later(call, function, opened.ids[call["index"]])
             return
         if not call.get("id"):
             call["id"] = f"mended_{choice}_{call['index']}"
             self.say("call_id", "a call opens without an id")
-        opened.append(call["id"])
+        opened.ids.append(call["id"])
         self._complete(call, {"type": "function"}, "call opener")
         self._complete(function, {"arguments": ""}, "call.function")
 
@@ -205,6 +268,8 @@ class _Chat(_Mender):
 
     def body(self, value: dict[str, Any]) -> None:
         self.drop_nulls(value, "completion", ("service_tier", "system_fingerprint"))
+        self.drop_nulls(value.get("usage"), "usage", COUNTS)
+        self._enclose(value, "chat.completion")
         for choice in mappings(value.get("choices")):
             _fill(choice, {"logprobs": None, "index": 0})
             message = choice.get("message")
@@ -219,6 +284,7 @@ class _Chat(_Mender):
                     call["id"] = f"mended_{number}"
                     self.say("call_id", "a call has no id")
                 _fill(call, {"type": "function"})
+                _write_arguments(call.get("function"))
 
 
 class _Responses(_Mender):
@@ -230,12 +296,13 @@ class _Responses(_Mender):
     def __init__(self) -> None:
         super().__init__()
         self._names: dict[str, str] = {}
+        self._numbers = count()
 
     def frame(self, value: dict[str, Any]) -> None:
-        kind = str(value.get("type"))
-        if value.get("sequence_number") != self.position:
-            self.say("sequence_number", f"sequence_number of {kind} is {str(value.get('sequence_number', 'missing'))[:20]}, {self.position} was due")
-        value["sequence_number"] = self.position
+        kind, due = str(value.get("type")), next(self._numbers)
+        if value.get("sequence_number") != due:
+            self.say("sequence_number", f"sequence_number of {kind} is {str(value.get('sequence_number', 'missing'))[:20]}, {due} was due")
+        value["sequence_number"] = due
         _fill(value, EVENT_DEFAULTS.get(kind, {}))
         if kind.startswith("response.output_item"):
             self._item(value.get("item"), "in_progress" if kind.endswith(".added") else "completed")
@@ -262,6 +329,7 @@ class _Responses(_Mender):
         self.drop_nulls(item, "item", ("encrypted_content", "phase", "status"))
         if item.get("type") in ("message", "function_call"):
             _fill(item, {"status": status})
+        _write_arguments(item)
         for key in ("content", "summary"):
             for part in mappings(item.get(key)):
                 self._part(part)

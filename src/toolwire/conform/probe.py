@@ -16,14 +16,13 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from toolwire.conform.exchange import Exchange, Family, Request
+from toolwire.conform.exchange import BUSY, Exchange, Family, Request
 
 LIMIT_S = 60.0
 MOST_BYTES = 2 * 1024 * 1024
 MOST_WAIT_S = 5.0
 MASK = "***"
 SHORTEST_SECRET = 4
-BUSY = (429, 503)
 
 
 class AddressError(ValueError):
@@ -58,6 +57,10 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         self._secrets = [secret for secret in (key, urlsplit(base).password or "") if len(secret) >= SHORTEST_SECRET]
         self._session: aiohttp.ClientSession | None = None
         self.requests = 0
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._key)
 
     async def __aenter__(self) -> Probe:
         # a new connection for each request: a server that breaks one must not fail the next check

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from toolwire.conform.exchange import Exchange
 from toolwire.conform.mend import Dropped, mend_body, mend_stream
@@ -38,22 +39,28 @@ def problems_of(exchange: Exchange) -> tuple[tuple[str, Problem], ...]:
     if not exchange.ok:
         return ()
     question = QUESTIONS.get(exchange.question)
+    asked = exchange.request.asked
     tools = TOOL_NAMES if question is not None and question.tools else None
-    options = exchange.request.asked.get("stream_options")
+    options = asked.get("stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
     if exchange.streamed and exchange.raw.count(b"\n\n") > MOST_FRAMES:
         return ((UNREADABLE, Problem(UNREADABLE, f"the stream has more than {MOST_FRAMES:,} events")),)
+    # an object names the tool, but for one of the kind `allowed_tools`, which is like `required`
+    named = any(
+        isinstance(choice, dict) and choice.get("type") != "allowed_tools" for choice in (asked.get("tool_choice"), asked.get("function_call"))
+    )
     judge = _stream if exchange.streamed else _body
-    return judge(exchange.raw, exchange.api, usage, exchange.legacy, tools)
+    return judge(exchange.raw, exchange.api, usage, exchange.legacy, tools, named)
 
 
 @lru_cache(maxsize=16)
-def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None) -> tuple[tuple[str, Problem], ...]:
+def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool) -> tuple[tuple[str, Problem], ...]:
+    options: dict[str, Any] = {"include_usage": usage, "legacy": legacy, "tools": tools, "allow_done_on_responses": True, "may_stop": named}
     try:
-        as_sent = judge_sse(raw, api, include_usage=usage, legacy=legacy, tools=tools, allow_done_on_responses=True)
+        as_sent = judge_sse(raw, api, whole_standard=True, **options)
         as_sent = [problem for problem in as_sent if topic(problem) not in OF_CALLS]
         made = mend_stream(split_sse(raw)[0], api)
-        judge = OrderJudge(api, include_usage=usage, legacy=legacy, tools=tools, allow_done_on_responses=True)
+        judge = OrderJudge(api, **options)
         mended = [
             replace(problem, position=position)
             for frame, position in zip(made.frames, made.order, strict=True)
@@ -66,14 +73,14 @@ def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, .
 
 
 @lru_cache(maxsize=16)
-def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None) -> tuple[tuple[str, Problem], ...]:
+def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool) -> tuple[tuple[str, Problem], ...]:
     try:
         value = json.loads(raw)
         if not isinstance(value, dict):
             raise ValueError("no object")
-        as_sent = judge_body(value, api, legacy=legacy, tools=tools)
+        as_sent = judge_body(value, api, legacy=legacy, tools=tools, may_stop=named)
         mended, slips, dropped = mend_body(value, api)
-        again = judge_body(mended, api, legacy=legacy, tools=tools)
+        again = judge_body(mended, api, legacy=legacy, tools=tools, may_stop=named)
     except Exception as error:
         return ((UNREADABLE, Problem(UNREADABLE, f"the body can not be read: {type(error).__name__}")),)
     return _sorted(as_sent, again, slips, dropped)
@@ -100,4 +107,7 @@ def topic(problem: Problem) -> str:
         return "shape"
     if found["name"] in ("call opener", "call") and "id" in (found["lacks"], found["key"]):
         return "call_id"
-    return SUBJECTS.get(found["name"], "shape")
+    if found["key"] == "arguments":
+        return "invalid_arguments"
+    inner = SUBJECTS.get(found["lacks"] or found["key"] or "") if found["name"] == "usage" else None
+    return inner or SUBJECTS.get(found["name"], "shape")
