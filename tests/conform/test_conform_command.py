@@ -132,6 +132,18 @@ async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path:
     assert len(suites.findall(".//skipped")) == told["summary"]["not-run"]
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+async def test_a_reader_that_has_gone_is_no_error(upstream: FakeUpstream, more: tuple[str, ...]) -> None:
+    def read_little() -> tuple[int, str]:
+        command = [sys.executable, "-m", "toolwire", "conform", upstream.base_url, "--only", "chat", *more]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None and child.stderr is not None
+            child.stdout.close()
+            return child.wait(60), child.stderr.read()
+
+    assert await asyncio.to_thread(read_little) == (1, "")
+
+
 async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
     text = answer("I would rather not.")
     async with FakeUpstream(lambda request: reply(request, text)) as upstream:
@@ -238,6 +250,8 @@ def closed_port() -> int:
     [
         (("ftp://example/v1",), "expected an address such as"),
         (("http://127.0.0.1:99999/v1",), "99999"),
+        (("http://[::1",), "http://[::1: Invalid IPv6 URL"),
+        (("http://me:pass-word@[::1",), "[::1: Invalid IPv6 URL"),
         (("http://127.0.0.1:1/v1", "--api-key", "env:NOT_SET_ANYWHERE"), "the variable NOT_SET_ANYWHERE is not set"),
         (("http://127.0.0.1:1/v1", "--only", "chat.nothing"), "no check is called 'chat.nothing'"),
         (("http://127.0.0.1:1/v1", "--timeout", "0"), "--timeout"),

@@ -31,8 +31,8 @@ class AddressError(ValueError):
 
 def base_of(address: str) -> str:
     """The base of the API: an address without a path means `/v1` there."""
-    parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
         port = parts.port
     except ValueError as error:
         raise AddressError(f"{shown(address)}: {error}") from None
@@ -46,7 +46,10 @@ def base_of(address: str) -> str:
 
 def shown(address: str) -> str:
     """The address without user, password and query: those may be secrets."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # it can not be taken apart: what may be a secret is cut off by its marks
+        return address.rpartition("@")[2].partition("?")[0]
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or address
 
 
