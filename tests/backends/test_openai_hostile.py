@@ -173,7 +173,7 @@ def test_an_error_that_can_not_be_written_is_a_failure_without_its_words() -> No
 @pytest.mark.parametrize("depth", [900, 100_000])
 def test_content_that_is_nested_too_deeply_is_one_clear_failure(depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
-    outcomes = [[Failure("backend", "The upstream server's answer is nested too deeply.")]]
+    outcomes: list[list[Event]] = [[Failure("backend", "The upstream server's answer is nested too deeply.")]]
     if depth < 1000:
         outcomes.append([Finish("stop")])  # newer interpreters read it, and find no text
     assert whole(b'{"choices":[{"index":0,"message":{"content":' + nested + b'},"finish_reason":"stop"}]}') in outcomes

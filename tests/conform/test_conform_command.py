@@ -141,7 +141,7 @@ async def test_a_reader_that_has_gone_is_no_error(upstream: FakeUpstream, more: 
             child.stdout.close()
             return child.wait(60), child.stderr.read()
 
-    assert await asyncio.to_thread(read_little) == (1, "")
+    assert await asyncio.to_thread(read_little) == (141, "")
 
 
 async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:

@@ -57,11 +57,6 @@ def run_conform(arguments: argparse.Namespace) -> int:
         print(json.dumps(as_json(outcome, version("toolwire"))) if arguments.json else f"\n{summary(outcome)}", flush=True)
     except NothingToJudge as error:
         return _said(f"{shown(base)}: {error}")
-    except BrokenPipeError:
-        from toolwire.surfaces.terminal.session import ends_quietly
-
-        ends_quietly()
-        return FAILED
     if arguments.junit:
         try:
             Path(arguments.junit).write_text(junit(outcome), "utf-8")
