@@ -52,8 +52,8 @@ async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> Non
     records = Records(store)
     grant = Grant("grant_1", 1.0, "", "tool", "file_read", "run", "", "appr_1", None, "/vault", "m")
     await records.add([APPROVAL])
-    decided = ("appr_1", "token", "approved", 3.0, "test", Decision(True, remember="tool"), line, grant)
-    assert await records.decide(*decided) and not await records.decide(*decided)  # and it is remembered once
+    for first in (True, False):  # it is remembered once
+        assert first is await records.decide("appr_1", "token", "approved", 3.0, "test", Decision(True, remember="tool"), line, grant)
     assert await records.grants() == [grant]
     assert await records.revoke("grant_1", 2.0) and not await records.revoke("grant_1", 3.0)
     assert await records.grants() == [] and await records.grants(revoked=True) == [replace(grant, revoked_at=2.0)]
