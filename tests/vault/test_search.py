@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,79 @@ def test_a_word_that_is_everywhere_is_answered_from_titles_first(tmp_path: Path,
         found = search(index, "common", 5)
         assert found.hits[0].path == "z common.md" and len(found.hits) == 5 and found.truncated
         assert not search(index, "common absent", 5).hits[0].path.endswith(".txt")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Callable[[dict[str, str]], Index]]:
+    """`small(notes)`: the index of a vault with these notes."""
+    with ExitStack() as stack:
+
+        def made(notes: dict[str, str]) -> Index:
+            for path, text in notes.items():
+                (tmp_path / "vault" / path).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / "vault" / path).write_text(text)
+            index = stack.enter_context(Index(stack.enter_context(Vault(tmp_path / "vault")), tmp_path / "cache"))
+            index.refresh()
+            return index
+
+        yield made
+
+
+GARDEN = {
+    "A shopping list.md": "Bread, and something for the garden.\n",
+    "Garden.md": "---\ntitle: The garden\ntags: [garden]\n---\n# The garden\n\nThe garden has a wall, and a garden has a door.\n",
+    "Work.md": "Nothing but work.\n",
+}
+
+
+@pytest.mark.parametrize("others", [{}, {"Work.md": "Work, far from the garden.\n"}, {f"{number}.md": "a garden" for number in range(30)}])
+def test_the_best_comes_first_where_most_notes_have_the_word(small: Callable[..., Index], others: dict[str, str]) -> None:
+    found = search(small({**GARDEN, **others}), "garden")
+    assert found.hits[0].path == "Garden.md" and found.hits[0].matches == 6
+    scores = [hit.score for hit in found.hits]
+    assert all(0 < score <= 1 for score in scores) and scores == sorted(scores, reverse=True) and scores[0] > scores[1]
+
+
+def test_weights_count_where_all_words_are_in_most_notes(small: Callable[..., Index]) -> None:
+    index = small(
+        {
+            "a.md": "plan of the garden",
+            "b.md": "#garden and a plan",
+            "c/garden/plan.md": "a plan",
+            "d.md": "# Plan\n\nthe garden",
+            "Garden plan.md": "soon",
+        }
+    )
+    assert paths(search(index, "garden plan")) == ["Garden plan.md", "c/garden/plan.md", "b.md", "d.md", "a.md"]
+
+
+def test_only_what_lies_within_is_found_and_counted_before_the_limit_is(small: Callable[..., Index]) -> None:
+    notes = {f"Outside/Garden {number}.md": "garden garden" for number in range(20)} | {"In/A.md": "a garden #t", "In/B.md": "a garden"}
+    index = small(notes)
+
+    def inside(query: str) -> Found:
+        return search(index, query, 10, lambda path: path.startswith("In/"))
+
+    assert {hit.path for hit in search(index, "garden").hits}.isdisjoint({"In/A.md", "In/B.md"})
+    assert sorted(paths(inside("garden"))) == ["In/A.md", "In/B.md"] and inside("garden").total == 2
+    assert paths(inside("tag:t")) == ["In/A.md"] and paths(inside("arden")) == [] and paths(inside("Outside")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "preview", "line"),
+    [
+        ("---\ntags: [t]\n---\n# Title\n\nThe words.\n", "# Title The words.", 4),
+        ("---\ntags: [t]\n---\n# Title\n\n## Inner\n\nThe words.\n", "## Inner The words.", 6),
+        ("---\ntags: [t]\n---\n\nThe words.\n", "...The words.", 5),
+        ("---\ntags: [t]\n---\n", "--- tags: [t] ---", 1),
+        ("---\ntags: [t]\n---\n# Title\n", "# Title", 4),
+        ("#t The words.\n", "#t The words.", 1),
+    ],
+)
+@pytest.mark.parametrize("query", ["tag:t", "path:name", "name"])
+def test_what_is_found_by_its_tag_or_path_shows_its_first_words(small: Callable[..., Index], text: str, preview: str, line: int, query: str) -> None:
+    (hit,) = search(small({"name.md": text}), query).hits
+    assert (hit.preview, hit.line) == (preview, line) and hit.first_line <= hit.line <= hit.last_line
 
 
 # --- what holds for any query -----------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from toolwire.vault.frontmatter import frontmatter
 WIDTH = 200
 MOST_PLACES = 200
 _SPACE = re.compile(r"\s+")
+_SAID = re.compile(r"^(?!#{1,6}[ \t])(?=[ \t]*\S)", re.M)
+_ANYTHING = re.compile(r"\S")
 
 
 class Excerpt(NamedTuple):
@@ -26,8 +28,8 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: list[re.P
         best = _best(places)
         begin, end = places[best][0], places[best][1]
     else:  # found by its title, tags or headings: the beginning says most
-        begin = end = max(start, frontmatter(text).end if start == 0 else 0)
-        end = begin = min(begin, stop)
+        found = _ANYTHING.search(text, max(start, frontmatter(text).end if start == 0 else 0), stop)
+        begin = end = found.start() if found else start
     left = max(start, begin - (WIDTH - min(WIDTH, end - begin)) // 2) if places else begin
     right = min(stop, left + WIDTH)
     left = max(start, min(left, right - WIDTH)) if places else left
@@ -38,9 +40,16 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: list[re.P
         space = text.rfind(" ", max(end, right - 20), right)
         right = space if space > left else right
     shown = _SPACE.sub(" ", text[left:right]).strip()
-    before = "..." if left > start or (start > 0 and not places and left > start) else ""
+    before = "..." if text[start:left].strip() else ""
     after = "..." if right < stop and text[right:stop].strip() else ""
     return Excerpt(f"{before}{shown}{after}", text.count("\n", start, begin))
+
+
+def beginning(text: str) -> int:
+    """Where a note's own words begin, behind its frontmatter and the headings over them; where there are none, behind the frontmatter; else 0."""
+    head = frontmatter(text).end
+    found = _SAID.search(text, head) or _ANYTHING.search(text, head)
+    return found.start() if found else 0
 
 
 def _places(compared: str, start: int, stop: int, patterns: list[re.Pattern[str]]) -> list[tuple[int, int, int]]:

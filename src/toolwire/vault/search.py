@@ -5,21 +5,24 @@ The steps, each only when those before it did not fill the answer:
 2. the same with the last word as the beginning of a word;
 3. all words in one note, in different chunks;
 4. when nothing is found: one word within the names of notes, then any of the words (`relaxed`).
-What has no word (signs, emoji) is found by comparing the stored texts. Equal scores are ordered by path, so that the same index answers the same.
+What has no word (signs, emoji) is found by comparing the stored texts. Within a step the rank orders, and equal ranks are ordered by path, so that the
+same index answers the same. A word that most rows have says almost nothing to BM25 (FTS5 then takes `FLOOR` for its idf): where all words are such,
+ranks are tiny, but the columns' weights are still in them, so they order as ever; for the score they count as if that idf were `LEAST_IDF`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolwire.vault.index import COLUMNS, SHIFT, Index
 from toolwire.vault.policy import key
-from toolwire.vault.preview import Excerpt, excerpt
+from toolwire.vault.preview import Excerpt, beginning, excerpt
 from toolwire.vault.query import PREFIX_LETTERS, Group, Query, Term, expression, parse_query
 from toolwire.vault.words import composed, folded, occurs, unspaced
 
@@ -34,6 +37,12 @@ MOST_CANDIDATES = 2000
 MOST_SCANNED = 500
 HALF = 8.0
 """The rank that counts as a score of one half."""
+FLOOR = 1e-6
+"""FTS5's idf of a word that stands in half of the rows or more."""
+LEAST_IDF = 0.25
+"""What such a word counts for the score: else every score would be nought in a small vault."""
+MOST_OF_A_WORD = 2.2
+"""The rank that a word of idf 1 comes near to, however often it occurs: FTS5's k1 + 1."""
 STEPS = {"chunk": 1.0, "prefix": 0.9, "note": 0.7, "scan": 0.7, "name": 0.6, "filter": 0.5, "any": 0.5}
 _NOTE = "SELECT path, title, size, mtime_ns, aliases FROM notes WHERE id = ?"
 _CHUNK = "SELECT headings, first_line, last_line, start, stop FROM chunks WHERE id = ?"
@@ -74,12 +83,12 @@ class Found:
     hint: str = field(default="")
 
 
-def search(index: Index, query: str, limit: int = DEFAULT_LIMIT) -> Found:
-    """Searches the index as it is; `Index.refresh` brings it up to the files before."""
+def search(index: Index, query: str, limit: int = DEFAULT_LIMIT, within: Callable[[str], bool] | None = None) -> Found:
+    """Searches the index as it is; `Index.refresh` brings it up to the files before. `within`: which paths are looked at, others are not counted."""
     began = time.perf_counter()
     asked = parse_query(query)
     limit = max(1, min(limit, MOST_RESULTS))
-    finder: _Search = index.ask(lambda connection: _Search(connection, index, asked, limit).run())
+    finder: _Search = index.ask(lambda connection: _Search(connection, index, asked, limit, within).run())
     total = max(finder.total, len(finder.hits))
     return Found(query, tuple(finder.hits), total, total > len(finder.hits), finder.relaxed, time.perf_counter() - began, finder.hint)
 
@@ -87,7 +96,7 @@ def search(index: Index, query: str, limit: int = DEFAULT_LIMIT) -> Found:
 class _Search:
     """One search within one state of the index."""
 
-    def __init__(self, connection: sqlite3.Connection, index: Index, query: Query, limit: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, index: Index, query: Query, limit: int, within: Callable[[str], bool] | None = None) -> None:
         self.connection = connection
         self.allows = index.vault.policy.allows
         self.query = query
@@ -99,7 +108,7 @@ class _Search:
         self.relaxed = False
         self.hint = ""
         self.hits: list[Hit] = []
-        self.where, self.values = self._filters()
+        self.where, self.values = self._filters(within)
         self.where_note = self.where.replace(f"rowid >> {SHIFT}", "id")
 
     def run(self) -> _Search:
@@ -113,8 +122,8 @@ class _Search:
         else:
             self._steps()
         ranked = sorted(self.order.items(), key=lambda item: (-STEPS[item[1][2]], item[1][1]))
-        found = [hit for note, (row, rank, step) in ranked[: self.limit] if (hit := self._hit(note, row, rank, step))]
-        self.hits = _settled(found)
+        found = [(-STEPS[step], rank, hit) for note, (row, rank, step) in ranked[: self.limit] if (hit := self._hit(note, row, rank, step))]
+        self.hits = _settled([hit for *_, hit in sorted(found, key=lambda one: (*one[:2], key(one[2].path), one[2].path))])
         self.total = max(self.total, len(self.order))
         return self
 
@@ -248,8 +257,12 @@ class _Search:
 
     # --- filters ---------------------------------------------------------------------------------------------------------------------------------
 
-    def _filters(self) -> tuple[str, tuple[Any, ...]]:
+    def _filters(self, within: Callable[[str], bool] | None) -> tuple[str, tuple[Any, ...]]:
         out, values = "", []
+        if within is not None:
+            inside = [note for note, path in self.connection.execute("SELECT id, path FROM notes") if within(path)]
+            out += f" AND rowid >> {SHIFT} IN (SELECT value FROM json_each(?))"
+            values.append(json.dumps(inside))
         for tags, word in ((self.query.tags, "IN"), (self.query.without_tags, "NOT IN")):
             for tag in tags:
                 out += f" AND rowid >> {SHIFT} {word} (SELECT note FROM tags WHERE key = ? OR (key > ? AND key < ?))"
@@ -288,12 +301,15 @@ class _Search:
         path, title, size, mtime_ns, aliases = self.connection.execute(_NOTE, (note,)).fetchone()
         if not self.allows(path):
             return None
-        headings, first, last, start, stop = self.connection.execute(_CHUNK, (row,)).fetchone() or ("", 1, 1, 0, 0)
         tags = tuple(tag for (tag,) in self.connection.execute("SELECT tag FROM tags WHERE note = ?", (note,)))
         compared, _, text = self._text(note)
         basename = path.rpartition("/")[2]
         basename = basename[: basename.rfind(".")]
         patterns = self._patterns(step)
+        headings, first, last, start, stop = self._chunk(row)
+        said = 0 if any(pattern.search(compared, start, stop) for pattern in patterns) else beginning(text)
+        if said >= stop:  # the chunk has nothing but frontmatter or a heading
+            headings, first, last, start, stop = self._chunk(self._row_at(note, said))
         shown: Excerpt = excerpt(text, compared, start, stop, patterns)
         named = folded(composed(path[: path.rfind(".")]))
         counted = sum(1 for pattern in patterns for _ in pattern.finditer(compared)) + sum(1 for pattern in patterns for _ in pattern.finditer(named))
@@ -306,11 +322,19 @@ class _Search:
         }
         matched = [name for name, value in fields.items() if value and any(pattern.search(folded(composed(value))) for pattern in patterns)]
         matched += ["body"] if any(pattern.search(compared, start, stop) for pattern in patterns) else []
-        strength = -rank
-        score = STEPS[step] * strength / (strength + HALF) if strength > 0 else 0.0
+        score = STEPS[step] * (strength := self._strength(rank)) / (strength + HALF)
         above = tuple(headings.split("\n")) if headings else ()
         lines = (first + shown.lines, first, last)
         return Hit(path, basename, max(1, counted), shown.text, title, above, *lines, round(score, 4), tuple(matched), tags, size, mtime_ns)
+
+    def _chunk(self, row: int) -> tuple[str, int, int, int, int]:
+        """Headings, first and last line, start and stop."""
+        return self.connection.execute(_CHUNK, (row,)).fetchone() or ("", 1, 1, 0, 0)
+
+    def _strength(self, rank: float) -> float:
+        """What a rank counts for the score. It falls as the rank does, and tells ranks apart that only have the floor's idf in them."""
+        common = min(-rank / FLOOR, MOST_OF_A_WORD * max(1, len(self.query.terms)))
+        return max(0.0, -rank + LEAST_IDF * common)
 
     def _patterns(self, step: str) -> list[re.Pattern[str]]:
         """What counts as a match of the query, as regular expressions over folded text."""
@@ -339,10 +363,10 @@ def loosened(query: Query) -> list[Term]:
 
 
 def _settled(hits: list[Hit]) -> list[Hit]:
-    """Scores that only fall, and equal ones in the order of their paths."""
+    """The same with scores that only fall."""
     found: list[Hit] = []
     ceiling = 1.0
     for hit in hits:
         ceiling = min(ceiling, hit.score)
         found.append(hit if hit.score == ceiling else replace(hit, score=ceiling))
-    return sorted(found, key=lambda hit: (-hit.score, key(hit.path), hit.path))
+    return found
