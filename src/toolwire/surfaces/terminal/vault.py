@@ -6,19 +6,23 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from toolwire.config import ConfigError
 from toolwire.configfile import load
 from toolwire.surfaces.terminal.shown import clean
 from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
-from toolwire.vault.search import search
+from toolwire.vault.search import MOST_RESULTS, search
 
+_WITHOUT = re.compile(r"-(?!h\Z)[^-]", re.S)
+"""An argument that is a word of the query: no option of the command has a single minus, but for -h."""
 BAR = 30
 PAINT_EVERY_S = 0.1
 
@@ -29,6 +33,21 @@ def vault_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word')
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="so many results at most; default 10, 50 at most")
     parser.add_argument("--json", action="store_true", help="JSON, for scripts")
+    _take_words(parser)
+
+
+def _take_words(parser: argparse.ArgumentParser) -> None:
+    """Lets words of the query stand behind options, and begin with a minus: argparse by itself takes neither for a word."""
+    parse = parser.parse_known_args
+
+    def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        without = [one for one in given or () if _WITHOUT.match(one)]
+        found, others = parse([one for one in given or () if not _WITHOUT.match(one)], namespace)
+        words = [one for one in others if not one.startswith("--")]
+        found.query = [*found.query, *words, *without]
+        return found, [one for one in others if one.startswith("--")]
+
+    parser.parse_known_args = parsed  # type: ignore[method-assign, assignment]
 
 
 def run_vault(arguments: argparse.Namespace) -> int:
@@ -115,6 +134,9 @@ def _tell_found(found: Found, as_json: bool) -> int:
         for hit in found.hits:
             where = f" › {' › '.join(hit.headings)}" if hit.headings else ""
             print(f"{clean(hit.path)}:{hit.line}{clean(where)}  ({hit.matches})\n    {clean(hit.preview)}")
-        if found.hint:
-            print(clean(found.hint), file=sys.stderr)
+        told = found.hint or ("" if found.hits else "no note matches")
+        if found.truncated:
+            told = f"{len(found.hits)} of {found.total}" + ("; --limit N shows more" if len(found.hits) < MOST_RESULTS else "")
+        if told:
+            print(clean(told), file=sys.stderr)
     return 0 if found.hits else 1
