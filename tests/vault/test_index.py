@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import signal
@@ -15,11 +16,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from toolwire.vault import refresh as refreshing
-from toolwire.vault.index import Index
+from toolwire.vault.index import _SETTINGS, Index
 from toolwire.vault.paths import Vault
 from toolwire.vault.place import Place
 from toolwire.vault.policy import Limits, PathRefused
@@ -305,6 +307,74 @@ def test_a_reader_goes_on_when_the_index_is_replaced(root: Path, index: Index) -
         (root / "n9.md").write_text("word9")
         assert other.refresh().rebuilt
     assert paths(index, "word9") == ["n9.md"]
+
+
+# --- where no index can be kept --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_can_not_be_made_is_told_in_one_line_that_says_how_to_choose_another(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with Vault(root) as vault, pytest.raises(PathRefused) as refused:
+        Index(vault, tmp_path / "file" / "cache")
+    words = str(refused.value)
+    assert refused.value.kind == "index" and words.startswith(str(tmp_path / "file")) and "Not a directory" in words and "XDG_CACHE_HOME" in words
+
+
+@pytest.mark.parametrize(("pages", "left"), [(4, ["lock"]), (60, None)], ids=["at the beginning", "while notes are added"])
+def test_a_full_disk_is_told_in_one_line_and_leaves_no_heap_of_files(
+    root: Path, index: Index, monkeypatch: pytest.MonkeyPatch, pages: int, left: list[str] | None
+) -> None:
+    (root / "large.md").write_text(" ".join(f"word{number}" for number in range(100_000)))
+    with monkeypatch.context() as full:
+        full.setattr("toolwire.vault.index._SETTINGS", (*_SETTINGS, f"PRAGMA max_page_count = {pages}"))
+        for _ in range(3):
+            with pytest.raises(PathRefused, match="the index can not be kept here: database or disk is full .*XDG_CACHE_HOME") as refused:
+                index.refresh()
+            assert refused.value.path == str(index.place.folder)
+        files = sorted(file.name for file in index.place.folder.iterdir())
+        assert files == left if left else sum(name.endswith(".db") for name in files) == 1
+    assert index.refresh().added == 7 and paths(index, "word99999") == ["large.md"]
+
+
+def test_a_question_without_an_index_is_told_in_one_line_too(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Path) -> sqlite3.Connection:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    index.refresh()
+    monkeypatch.setattr("toolwire.vault.index.connect", read_only)
+    with pytest.raises(PathRefused, match="Read-only file system"):
+        search(index, "word1")
+
+
+def test_a_mistake_of_a_question_is_not_taken_for_a_full_disk(index: Index) -> None:
+    index.refresh()
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        index.ask(lambda connection: connection.execute("SELECT absent FROM notes"))
+
+
+def test_a_folder_that_can_not_be_read_is_skipped_and_told(root: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("closed", "gone", "torn"):
+        (root / name).mkdir()
+        (root / name / "x.md").write_text("word7")
+    open_as_ever, scan_as_ever = os.open, os.scandir
+    torn = (root / "torn").stat().st_ino
+
+    def opening(path: str, *rest: int, **options: int) -> int:
+        number = {"closed": errno.EACCES, "gone": errno.ENOENT}.get(str(path))
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+        return open_as_ever(path, *rest, **options)
+
+    def scanning(folder: Any) -> Any:
+        if os.stat(folder).st_ino == torn:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return scan_as_ever(folder)
+
+    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(os, "scandir", scanning)
+    done = index.refresh()
+    assert (done.added, done.skipped) == (6, 2)
+    assert done.reasons == ("closed/: the folder can not be read: Permission denied", "torn/: the folder can not be read: Input/output error")
 
 
 # --- several at a time -----------------------------------------------------------------------------------------------------------------------------

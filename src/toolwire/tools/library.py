@@ -21,12 +21,16 @@ class Library:
 
     def __init__(self, root: Path, include: Sequence[str] = (), exclude: Sequence[str] = (), cache: Path | None = None) -> None:
         self.vault = Vault(root, include, exclude)
-        self.index = Index(self.vault, cache)
+        try:
+            self.index = Index(self.vault, cache)
+        except BaseException:
+            self.vault.close()
+            raise
         self.edits = Edits(self.vault)
         self.graph = Graph(self.index)
 
     async def refresh(self) -> None:
-        await asyncio.to_thread(self.index.refresh)
+        await in_thread(self.index.refresh)
 
     def known(self, paths: Sequence[str]) -> dict[str, int]:
         """Sizes of the files that are there. What the index does not hold (a canvas, a note too large for it) is looked for by name; nothing is

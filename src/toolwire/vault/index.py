@@ -23,6 +23,8 @@ from toolwire.vault.refresh import COLUMNS, INCOMPLETE, SCHEMA, SHIFT, Progress,
 APPLICATION = 0x74776976
 MALFORMED = (*(f"no such table: {table}" for table in ("meta", "notes", "words")), INCOMPLETE)
 """What SQLite takes for a mistake of the question, and what is missing where it can not be."""
+OUTSIDE = tuple(f"SQLITE_{name}" for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED", "CORRUPT", "NOTADB", "NOMEM"))
+"""Errors that come from the folder, the disk or another process, not from a mistake of this code."""
 BUSY_MS = 10_000
 _SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA temp_store = MEMORY", f"PRAGMA busy_timeout = {BUSY_MS}")
 
@@ -66,17 +68,30 @@ class Index:
                     connection.rollback()
 
     def ask(self, question: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Asks; when the index turns out to be damaged it is built again, once, and asked again."""
+        """Asks; when the index turns out to be damaged it is built again, once, and asked again. Raises `PathRefused` where none can be kept."""
+        with self._usable():
+            try:
+                with self.reading() as connection:
+                    return question(connection)
+            except sqlite3.DatabaseError as error:
+                if not damaged(error):
+                    raise
+                self._discard()
+                self.refresh()
+                with self.reading() as connection:
+                    return question(connection)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Tells what the folder or the disk does not let be done as one line."""
         try:
-            with self.reading() as connection:
-                return question(connection)
+            yield
+        except OSError as error:
+            raise self.place.unusable(error) from None
         except sqlite3.DatabaseError as error:
-            if not damaged(error):
+            if not str(getattr(error, "sqlite_errorname", "")).startswith(OUTSIDE):
                 raise
-            self._discard()
-            self.refresh()
-            with self.reading() as connection:
-                return question(connection)
+            raise self.place.unusable(error) from None
 
     def _connected(self) -> sqlite3.Connection:
         path = self.place.current()
@@ -112,12 +127,16 @@ class Index:
         if path is not None and self._sound(path):
             return path
         path = self.place.begin()
-        with closing(connect(path)) as connection:
-            connection.executescript(f"PRAGMA application_id = {APPLICATION}; BEGIN; {SCHEMA}")
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", self._identity().items())
-            connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', 16777216)")
-            connection.commit()
-        self.place.publish(path)
+        try:
+            with closing(connect(path)) as connection:
+                connection.executescript(f"PRAGMA application_id = {APPLICATION}; BEGIN; {SCHEMA}")
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", self._identity().items())
+                connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', 16777216)")
+                connection.commit()
+            self.place.publish(path)
+        except BaseException:
+            self.place.drop(path)
+            raise
         return path
 
     def _discard(self) -> None:
@@ -131,7 +150,12 @@ class Index:
     # --- keeping up ------------------------------------------------------------------------------------------------------------------------------
 
     def refresh(self, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None, wait: bool = True) -> Refresh:
-        """Brings the index up to the files. `wait=False`: returns at once, `busy`, when another process is at it."""
+        """Brings the index up to the files. `wait=False`: returns at once, `busy`, when another process is at it. Raises `PathRefused` where no index
+        can be kept."""
+        with self._usable():
+            return self._refreshed(progress, cancelled, wait)
+
+    def _refreshed(self, progress: Progress | None, cancelled: Callable[[], bool] | None, wait: bool) -> Refresh:
         began = time.monotonic()
         done = Refresh()
         for attempt in (1, 2):

@@ -15,7 +15,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,9 @@ KINDS = (
     (stat.S_ISCHR, "a device, not a file", "type"),
     (stat.S_ISBLK, "a device, not a file", "type"),
 )
+
+GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
+"""What opening a folder fails with that went away, or became something else, since its name was read."""
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -320,8 +323,11 @@ class Vault:
         for entry, _ in self.scan(under, extensions):
             yield entry
 
-    def scan(self, under: str = "", extensions: tuple[str, ...] = READABLE) -> Iterator[tuple[Entry, int]]:
-        """The same with the descriptor of the file's folder, which is valid until the walk goes on."""
+    def scan(
+        self, under: str = "", extensions: tuple[str, ...] = READABLE, left_out: Callable[[PathRefused], None] | None = None
+    ) -> Iterator[tuple[Entry, int]]:
+        """The same with the descriptor of the file's folder, which is valid until the walk goes on. `left_out` is told of each folder that can not
+        be read."""
         self.policy.segments(under, folder=True)
         prefix = f"{under}/" if under else ""
         try:
@@ -330,7 +336,7 @@ class Vault:
             if not under:
                 raise
             return
-        stack = [(prefix, fd, self._sorted(fd, prefix))]
+        stack = [(prefix, fd, self._sorted(fd, prefix, left_out))]
         try:
             while stack:
                 prefix, fd, names = stack[-1]
@@ -341,9 +347,11 @@ class Vault:
                             continue
                         try:
                             inner = os.open(name, OPEN_FOLDER, dir_fd=fd)
-                        except OSError:
+                        except OSError as error:
+                            if left_out is not None and error.errno not in GONE:
+                                left_out(PathRefused(path + "/", f"the folder can not be read: {error.strerror}", "unreadable"))
                             continue
-                        stack.append((path + "/", inner, self._sorted(inner, path + "/")))
+                        stack.append((path + "/", inner, self._sorted(inner, path + "/", left_out)))
                         break
                     if (name.endswith(extensions) or extension(name) in extensions) and self.policy.covers(path):
                         try:
@@ -359,12 +367,12 @@ class Vault:
             for _, fd, _ in stack:
                 os.close(fd)
 
-    def _sorted(self, fd: int, prefix: str) -> Iterator[tuple[str, bool]]:
+    def _sorted(self, fd: int, prefix: str, left_out: Callable[[PathRefused], None] | None) -> Iterator[tuple[str, bool]]:
         """A folder's entries so that a walk into it gives paths in the order of their letters."""
-        names = self._names(fd, prefix.rstrip("/"))
+        names = self._names(fd, prefix.rstrip("/"), left_out)
         return iter(sorted(names, key=lambda found: found[0] + "/" if found[1] else found[0]))
 
-    def _names(self, fd: int, folder: str) -> list[tuple[str, bool]]:
+    def _names(self, fd: int, folder: str, left_out: Callable[[PathRefused], None] | None = None) -> list[tuple[str, bool]]:
         prefix = f"{folder}/" if folder else ""
         room = self.limits.path_bytes - len(prefix.encode("utf-8", "surrogateescape"))
         found = []
@@ -379,6 +387,8 @@ class Vault:
         except OSError as error:
             if not folder:
                 raise PathRefused("", f"the vault can not be read: {error.strerror}", "unreadable") from None
+            if left_out is not None:
+                left_out(PathRefused(prefix, f"the folder can not be read: {error.strerror}", "unreadable"))
             return []
         return found
 

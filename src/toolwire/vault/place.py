@@ -15,10 +15,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolwire.vault.paths import Vault
+from toolwire.vault.policy import PathRefused
 
 _GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
 FORGOTTEN_S = 7 * 24 * 3600.0
@@ -37,9 +38,17 @@ class Place:
         root = hashlib.sha256(os.fsencode(vault.root)).hexdigest()[:20]
         policy = hashlib.sha256(vault.policy.described().encode()).hexdigest()[:8]
         self.folder = (cache or cache_folder()) / f"{root}-{policy}"
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.chmod(self.folder, 0o700)
         self._root = root
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.chmod(self.folder, 0o700)
+        except OSError as error:
+            raise self.unusable(error) from None
+
+    def unusable(self, error: Exception) -> PathRefused:
+        """What a person is told when the folder does not let an index be kept in it."""
+        why = getattr(error, "strerror", None) or error
+        return PathRefused(str(self.folder), f"the index can not be kept here: {why} (XDG_CACHE_HOME may name another folder)", "index")
 
     def current(self) -> Path | None:
         """The database in force; None when there is none yet."""
@@ -54,6 +63,12 @@ class Place:
         path = self.folder / f"index-{secrets.token_hex(8)}.db"
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return path
+
+    def drop(self, path: Path) -> None:
+        """Removes a database that did not come to be."""
+        with suppress(OSError):
+            for file in self.folder.glob(f"{path.name}*"):
+                file.unlink(missing_ok=True)
 
     def publish(self, path: Path) -> None:
         """Puts a database in force and removes the others. Call it under the lock."""

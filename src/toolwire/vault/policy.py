@@ -36,7 +36,7 @@ class Limits:
 
 class PathRefused(Exception):
     """A path or file that is not served. `kind` is for programs: `path` (by its spelling), `excluded`, `missing`, `link`, `type`, `size`, `binary`,
-    `encoding`, `unreadable`, `changed`, `exists`, `limit`. The text is one line."""
+    `encoding`, `unreadable`, `changed`, `exists`, `limit`, `index` (the folder of the index can not be used). The text is one line."""
 
     def __init__(self, path: str, reason: str, kind: str = "path") -> None:
         super().__init__(f"{shown(path)}: {reason}")

@@ -97,7 +97,8 @@ def fingerprint() -> str:
 
 @dataclass(slots=True)
 class Refresh:
-    """What a refresh did. `skipped`: files that can not be indexed (too large, binary, no UTF-8, unreadable), the first few with their reason."""
+    """What a refresh did. `skipped`: files that can not be indexed (too large, binary, no UTF-8, unreadable) and folders that can not be read, the
+    first few with their reason."""
 
     added: int = 0
     changed: int = 0
@@ -145,7 +146,7 @@ class Refresher:
         connection.execute("BEGIN IMMEDIATE")
         try:
             seen = 0
-            for entry, folder in self.vault.scan(extensions=SEARCHED):
+            for entry, folder in self.vault.scan(extensions=SEARCHED, left_out=self._skip):
                 while row is not None and row[0] < entry.path:
                     self._remove(row)
                     row = next(known, None)
@@ -232,7 +233,7 @@ class Refresher:
             self.done.added += 1
         self._put_in(entry.path, raw, text, racy, digest, None if row is None else row[1])
 
-    def _skip(self, refused: PathRefused, row: tuple[Any, ...] | None) -> None:
+    def _skip(self, refused: PathRefused, row: tuple[Any, ...] | None = None) -> None:
         if row is not None:
             self._remove(row)
         if refused.kind != "missing":

@@ -32,7 +32,8 @@ async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, 
                 if done.touched and changed is not None:
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
-                log.warning("the vault could not be looked at: %s", error)
+                known = isinstance(error, PathRefused) and error.kind == "index"  # whoever asks for something is told
+                log.log(logging.INFO if known else logging.WARNING, "the vault could not be looked at: %s", error)
             await asyncio.sleep(pause)
     finally:
         stop.set()

@@ -68,15 +68,19 @@ async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path)
     from toolwire.tools.approvals import Approvals
     from toolwire.tools.executor import Toolbox
     from toolwire.tools.vault_tools import opened
+    from toolwire.vault.policy import PathRefused
 
-    async with storing.opened(Store(settings.store.url)) as store, opened(settings, root) as tools:
-        approvals = Approvals(store, lifetime_s=arguments.lifetime)
-        ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
-        server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
-        try:
-            yield server
-        finally:
-            await server.calls.close()
+    try:
+        async with storing.opened(Store(settings.store.url)) as store, opened(settings, root) as tools:
+            approvals = Approvals(store, lifetime_s=arguments.lifetime)
+            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
+            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
+            try:
+                yield server
+            finally:
+                await server.calls.close()
+    except PathRefused as refused:
+        raise ConfigError(str(refused)) from None
 
 
 def _tell(line: str) -> None:

@@ -18,6 +18,7 @@ from toolwire.config import Settings
 from toolwire.surfaces.web.preferences import Preferences
 from toolwire.tools.contract import Tool
 from toolwire.tools.executor import Toolbox
+from toolwire.vault.policy import PathRefused
 
 log = logging.getLogger("toolwire.web")
 Source = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
@@ -77,7 +78,7 @@ class Toolroom:
         try:
             self.toolbox = Toolbox(await stack.enter_async_context(self._source(self._settings, self.root.resolve())))
         except Exception as error:
-            log.exception("the vault can not be opened")
+            log.error("the vault can not be opened: %s", error, exc_info=not isinstance(error, PathRefused))
             await stack.aclose()
             self.error = str(error) or type(error).__name__
             return
