@@ -352,6 +352,32 @@ def test_a_conversation_is_saved_into_a_note_and_never_over_one(chat: Start, pla
     assert (place.vault / "Inbox.md").read_text() == "old line"
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("../x.md", "../x.md: a path must not have the segments . or .."),
+        ("~/x", "x.md: a path must be relative to the vault"),
+        ("con", "con.md: the name is reserved for a device on some systems"),
+        (".hidden", ".hidden.md: hidden files and folders are not part of the vault"),
+        ("Private/x", "Private/x.md: excluded by the vault's patterns"),
+        ("Nowhere/x", "Nowhere/x.md: there is no folder Nowhere in the vault"),
+        ("linked/x", "linked/x.md: a symbolic link; links are not followed"),
+        ("inbox", "inbox.md: Inbox.md is there already"),
+    ],
+)
+def test_a_conversation_is_saved_by_the_vaults_own_rules(place: Any, name: str, words: str) -> None:
+    place.environment["TOOLWIRE_VAULT__EXCLUDE"] = '["Private"]'
+    place.note("Inbox.md", "old line")
+    (place.vault / "Private").mkdir()
+    (place.vault / "linked").symlink_to(place.folder)
+    place.script("say ok")
+    before = {path.name for path in place.folder.rglob("*.md")}
+    done = place.run("chat", "--vault", str(place.vault), stdin=f"Hello\n/save {name}\n/save Talks\n/quit\n")
+    (refused,) = [line for line in done.stderr.splitlines() if "not saved" in line]
+    assert words in refused and "saved: " in done.stderr
+    assert {path.name for path in place.folder.rglob("*.md")} - before == {"Talks.md"}
+
+
 def test_the_history_is_kept_for_its_owner_only(chat: Start, place: Any) -> None:
     one = chat("say ok")
     one.say("remember me")

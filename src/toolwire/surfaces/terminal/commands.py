@@ -14,6 +14,7 @@ from toolwire.errors import ToolwireError
 from toolwire.surfaces.terminal import conversation_note
 from toolwire.surfaces.terminal.approvals import grant_lines
 from toolwire.surfaces.terminal.cards import Row
+from toolwire.vault import Edits, PathRefused, Vault
 
 if TYPE_CHECKING:
     from toolwire.surfaces.terminal.chat import Chat
@@ -70,13 +71,33 @@ async def _save(chat: Chat, rest: str) -> list[Row]:
     text = conversation_note.render(chat.conversation.messages, chat.model)
     path = Path(rest if rest.lower().endswith(".md") else rest + ".md")
     try:
-        path = (chat.session.vault or Path.cwd()) / path.expanduser()
-        _write_new(path, text.encode("utf-8", "replace"))
+        path = path.expanduser()
+        if chat.session.vault is not None:
+            path = _write_into(chat, path, text)
+        else:
+            path = Path.cwd() / path
+            _write_new(path, text.encode("utf-8", "replace"))
     except FileExistsError:
         return [("warning", f"{path} exists; choose another name")]
+    except PathRefused as refused:
+        return [("warning", f"not saved: {refused}")]
     except (OSError, ValueError, RuntimeError) as error:  # the latter: no such user's home
         return [("warning", f"{path}: {getattr(error, 'strerror', None) or error}")]
     return [("dim", f"saved: {path}; toolwire note continues it")]
+
+
+def _write_into(chat: Chat, path: Path, text: str) -> Path:
+    """Writes a new note of the vault, by the vault's own rules; gives where it lies. Raises `PathRefused`, or `FileExistsError`."""
+    session = chat.session
+    assert session.vault is not None
+    with Vault(session.vault, session.settings.vault.include, session.settings.vault.exclude) as vault:
+        edits = Edits(vault, clean=False)
+        change = edits.plan_write(str(path), text.encode("utf-8", "replace").decode())
+        if not change.creates:
+            raise FileExistsError
+        if change.new_folders:
+            raise PathRefused(str(path), f"there is no folder {change.new_folders[0]} in the vault", "missing")
+        return session.vault / edits.apply(change)
 
 
 def _write_new(path: Path, data: bytes) -> None:
