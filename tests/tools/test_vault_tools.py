@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from toolwire.surfaces.terminal import rules
+from toolwire.surfaces.terminal.surface import RuleSurface
 from toolwire.testing.notes import Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
@@ -173,6 +175,55 @@ async def test_what_was_written_a_moment_ago_is_found(use: Use, folder: Path) ->
     assert [one["path"] for one in await found(use, "zeppelin")] == ["New.md"]
 
 
+async def ruled(library: Library, approvals: Approvals, *written: str, **arguments: Any) -> Outcome:
+    """A search that only rules decide about."""
+    toolbox = Toolbox(tools_of(library))
+    surface = RuleSurface(approvals, rules.parse(written, toolbox.tools), lambda: toolbox)
+    (outcome,) = await Executor(toolbox, approvals, surface).execute([ToolCall("call_1", "vault_search", json.dumps(arguments))], ASKING)
+    return outcome
+
+
+async def test_a_rule_for_a_folder_finds_what_lies_in_it_though_better_results_lie_outside(
+    library: Library, approvals: Approvals, folder: Path
+) -> None:
+    for number in range(12):
+        (folder / f"Garden {number}.md").write_text("garden garden\n")
+    (folder / "Projekte").mkdir()
+    for name in ("A", "B"):
+        (folder / "Projekte" / f"{name}.md").write_text("far from any garden\n")
+    outcome = await ruled(library, approvals, "vault_search:Projekte/**", query="garden")
+    assert outcome.status == "done" and sorted(outcome.shared) == ["Projekte/A.md", "Projekte/B.md"]
+    assert (outcome.result["found"], outcome.result["shared"]) == (2, 2)
+    assert outcome.result["note"] == "Only notes that fit Projekte/** were looked at."
+    share, run = await approvals.records.listed()
+    assert (run.decision and run.decision.within) == ("Projekte/**",) and share.shown.summary == "2 notes match within Projekte/**"
+    assert {one.path for one in share.shown.touched} == {"Projekte/A.md", "Projekte/B.md"}
+
+
+async def test_a_rule_for_a_folder_in_which_nothing_matches_is_told_as_that_and_not_as_a_refusal(library: Library, approvals: Approvals) -> None:
+    outcome = await ruled(library, approvals, "vault_search:Rivers/**", query="superset")
+    assert (outcome.status, outcome.shared) == ("done", ())
+    assert (outcome.result["found"], outcome.result["shared"], outcome.result["result"]["results"]) == (0, 0, [])
+
+
+async def test_rules_that_name_no_search_still_refuse_it(library: Library, approvals: Approvals) -> None:
+    assert (await ruled(library, approvals, "file_read:Rivers/**", query="superset")).status == "denied"
+
+
+async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
+    use: Use, library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("toolwire.vault.index.connect", full)
+    for name, arguments in (("vault_search", {"query": "x"}), ("file_read", {"filePaths": ["a.md"]}), ("vault_tags", {})):
+        outcome = await use(name, YES, **arguments)
+        assert outcome.status == "failed" and "No space left on device (XDG_CACHE_HOME" in outcome.result["error"]
+        assert str(library.index.place.folder)[:100] in outcome.notice and str(library.index.place.folder)[:20] not in outcome.result["error"]
+    assert caplog.records == []
+
+
 # --- reading -------------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +244,33 @@ async def test_the_question_shows_files_with_their_sizes_and_what_is_not_there(u
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     size = (folder / "Rivers/Mill.md").stat().st_size
     assert [(one.path, one.size, one.missing) for one in approval.shown.touched] == [("Rivers/Mill.md", size, False), ("Nowhere.md", None, True)]
+
+
+async def test_only_what_was_read_is_told_as_shared_and_the_others_with_their_reason(use: Use, folder: Path) -> None:
+    (folder / "latin1.md").write_bytes(b"caf\xe9")
+    (folder / "linkfile.md").symlink_to("/etc/hosts")
+    asked = ["latin1.md", "Rivers/Mill.md", "linkfile.md", "/etc/passwd", "Nowhere.md"]
+    all_of_them = Decision(True, picked=tuple(asked))  # as a rule picks, or numbers that a person types
+    outcome = await use("file_read", all_of_them, filePaths=asked)
+    assert outcome.shared == ("Rivers/Mill.md",)
+    assert dict(outcome.unread) == {
+        "latin1.md": "not valid UTF-8 (byte 3)",
+        "linkfile.md": "a symbolic link; links are not followed",
+        "/etc/passwd": "a path must be relative to the vault",
+        "Nowhere.md": "not found",
+    }
+    assert [one["path"] for one in outcome.result["result"] if "sha256" in one] == ["Rivers/Mill.md"]
+
+
+async def test_a_file_over_the_limit_is_shown_as_that_and_can_not_be_picked(use: Use, folder: Path) -> None:
+    (folder / "big.md").write_text("x" * 5_000_000)
+    outcome = await use("file_read", everything, filePaths=["big.md", "Rivers/Mill.md"])
+    (approval,) = use.asked()[0]  # type: ignore[attr-defined]
+    big, mill = approval.shown.touched
+    assert (big.size, big.missing, big.reason) == (5_000_000, True, "too large: 4.8 MB, the limit is 4.0 MB") and not mill.missing
+    assert outcome.shared == ("Rivers/Mill.md",) and outcome.unread == (("big.md", big.reason),)
+    assert {one["path"]: one["content"] for one in outcome.result["result"]}["big.md"] == f"Error reading file: {big.reason}"
+    assert "note" not in outcome.result
 
 
 async def test_a_file_that_is_not_there_is_a_partial_result(use: Use) -> None:

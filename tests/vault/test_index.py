@@ -328,7 +328,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_no_heap_of_files(
     with monkeypatch.context() as full:
         full.setattr("toolwire.vault.index._SETTINGS", (*_SETTINGS, f"PRAGMA max_page_count = {pages}"))
         for _ in range(3):
-            with pytest.raises(PathRefused, match="the index can not be kept here: database or disk is full .*XDG_CACHE_HOME") as refused:
+            with pytest.raises(PathRefused, match=r"the index can not be kept here: database or disk is full .*XDG_CACHE_HOME") as refused:
                 index.refresh()
             assert refused.value.path == str(index.place.folder)
         files = sorted(file.name for file in index.place.folder.iterdir())

@@ -128,7 +128,7 @@ class Read(_Tool):
         return Preview(tuple(touched), pick=True)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
-        out = []
+        out: list[dict[str, Any]] = []
         for one in shown.touched:
             if one.missing:
                 out.append({"path": one.path, "content": f"File not found: {one.path}", "size": 0})
@@ -136,7 +136,8 @@ class Read(_Tool):
                 self.notes.step(f"read {one.path}")
                 text = self.notes.text(one.path) or ""
                 out.append({"path": one.path, "content": text, "size": len(text.encode())})
-        return Ran(out)
+        unread = tuple((one.path, "not found") for one in shown.touched if one.missing)
+        return Ran(out, shared=tuple(one["path"] for one in out if (one["path"], "not found") not in unread), unread=unread)
 
 
 class Write(_Tool):

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Json = Any
 Arguments = Mapping[str, Json]
@@ -22,18 +22,24 @@ Scope = Literal["once", "session", "folder", "tool"]
 
 
 class ToolFailed(Exception):
-    """A tool could not do what it was asked; the message is told to the model and the person."""
+    """A tool could not do what it was asked; the message is told to the model and the person, `person` to the person instead where it is given."""
+
+    def __init__(self, message: str, person: str = "") -> None:
+        super().__init__(message)
+        self.person = person or message
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """One thing that would be shared or changed. `key` is what it is picked by: a path, or a place among results."""
+    """One thing that would be shared or changed. `key` is what it is picked by: a path, or a place among results. `missing`: it can not be picked,
+    because it is not there, or because of the `reason`."""
 
     key: str
     path: str
     size: int | None = None
     snippet: str = ""
     missing: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +70,13 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a tool did. `value` is the whole result; `found`: what of it the person picks from before the model sees any."""
+    """What a tool did. `value` is the whole result; `found`: what of it the person picks from before the model sees any. `shared`: the paths whose
+    content is in it, None where that is all that was granted; `unread`: those that could not be read, each with its reason."""
 
     value: Json
     found: Preview | None = None
+    shared: tuple[str, ...] | None = None
+    unread: tuple[tuple[str, str], ...] = ()
 
 
 class Tool(Protocol):
@@ -104,6 +113,15 @@ class Tool(Protocol):
         ...
 
 
+@runtime_checkable
+class Narrowing(Protocol):
+    """A tool that can look at a part of the vault only."""
+
+    def within(self, patterns: Sequence[str]) -> Tool:
+        """The same tool, for which nothing is there but what fits one of the patterns."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a person decided. `arguments`: edited by them. `remember`: a grant that outlives this call; `folder` is its target for that scope."""
@@ -116,6 +134,8 @@ class Decision:
     folder: str = ""
     seen: str = ""
     """Of edited arguments: the `digest` of the preview that the person was shown for them; "" when they were shown none."""
+    within: tuple[str, ...] = ()
+    """Of a search that a rule allows: the patterns of what it may look at; empty: the whole vault."""
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -123,7 +143,7 @@ class Decision:
     @classmethod
     def of(cls, value: Mapping[str, Json]) -> Decision:
         picked = value.get("picked")
-        return cls(**{**value, "picked": None if picked is None else tuple(picked)})
+        return cls(**{**value, "picked": None if picked is None else tuple(picked), "within": tuple(value.get("within") or ())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +231,5 @@ class Outcome:
     notice: str = ""
     shared: tuple[str, ...] = field(default=())
     """Paths whose content the model got to see, or that were changed."""
+    unread: tuple[tuple[str, str], ...] = ()
+    """Paths that were granted, or asked for and not there, and could not be read; each with its reason."""

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema_rs
 
 from toolwire.tools.approvals import Approvals, Surface
-from toolwire.tools.contract import Approval, Arguments, Asking, Outcome, Preview, Tool, ToolCall, ToolFailed
+from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Narrowing, Outcome, Preview, Tool, ToolCall, ToolFailed
 
 log = logging.getLogger("toolwire.tools")
 
@@ -112,9 +112,12 @@ class Executor:
                 if decision.seen and decision.seen != shown.digest:
                     raise ToolFailed("not run: what it would touch has changed since the person was asked")
                 picked = _all_of(shown, decision.picked) if shown.pick else None
+            if decision.within and isinstance(tool, Narrowing):
+                tool = tool.within(decision.within)
             ran = await tool.run(arguments, picked, shown)
-            value, told = ran.value, _truth(planned, decision.arguments, shown, picked)
-            shared = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
+            value, told = ran.value, _truth(planned, decision, shown, picked)
+            granted = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
+            shared = granted if ran.shared is None else ran.shared
             if ran.found is not None:
                 share = (await self.approvals.ask(asking, [(tool.name, "share", arguments, ran.found)], self.surface))[0]
                 if share.status != "approved" or share.decision is None:
@@ -134,7 +137,7 @@ class Executor:
             return _failed(call, error)
         result = {"result": value, **told}
         await self.approvals.tell(approval, "ran", result)
-        return Outcome(call, result, "done", shared=shared)
+        return Outcome(call, result, "done", shared=shared, unread=ran.unread)
 
 
 def _all_of(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
@@ -142,10 +145,13 @@ def _all_of(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(one.key for one in shown.touched if not one.missing and (picked is None or one.key in picked))
 
 
-def _truth(planned: _Planned, edited: Arguments | None, shown: Preview, picked: Sequence[str] | None) -> dict[str, Any]:
+def _truth(planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None) -> dict[str, Any]:
     """What the model must know about how its call was changed."""
     told: dict[str, Any] = {}
-    if edited is not None and dict(edited) != dict(planned.arguments):
+    edited = decision.arguments
+    if decision.within and isinstance(planned.tool, Narrowing):
+        told["note"] = f"Only notes that fit {' or '.join(decision.within)} were looked at."
+    elif edited is not None and dict(edited) != dict(planned.arguments):
         told["note"] = f"The person changed the arguments to: {json.dumps(dict(edited), ensure_ascii=False)}"
     elif picked is not None and len(picked) < (there := sum(not one.missing for one in shown.touched)):
         told["note"] = f"The person allowed {len(picked)} of the {there} that were asked for."
@@ -162,4 +168,4 @@ def _refused(call: ToolCall, approval: Approval) -> Outcome:
 
 def _failed(call: ToolCall, error: Exception) -> Outcome:
     words = str(error) or type(error).__name__
-    return Outcome(call, {"error": words}, "failed", f"Tool execution error: {words}")
+    return Outcome(call, {"error": words}, "failed", f"Tool execution error: {error.person if isinstance(error, ToolFailed) else words}")

@@ -62,8 +62,9 @@ class Library:
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """In a thread; a path that is refused is a failure that the model is told."""
+    """In a thread; a path that is refused is a failure that the model is told. Where the index lies is the person's to know."""
     try:
         return await asyncio.to_thread(do)
     except PathRefused as refused:
-        raise ToolFailed(f"File not found: {refused.path}" if refused.kind == "missing" else str(refused)) from None
+        told = {"missing": f"File not found: {refused.path}", "index": refused.reason}.get(refused.kind, str(refused))
+        raise ToolFailed(told, str(refused) if refused.kind == "index" else "") from None

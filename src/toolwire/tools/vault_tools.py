@@ -17,9 +17,10 @@ from typing import Any
 from toolwire.config import Settings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
 from toolwire.tools.library import Library, in_thread
+from toolwire.tools.patterns import compiled, fits
 from toolwire.vault import Change, Found, Hit, NoteText, PathRefused
 from toolwire.vault.daily import daily_path, daily_settings
-from toolwire.vault.paths import size_shown
+from toolwire.vault.paths import size_shown, too_large
 from toolwire.vault.search import search
 from toolwire.vault.watch import watch
 
@@ -54,17 +55,24 @@ class VaultSearch:
         limit={"type": "integer", "minimum": 1, "maximum": 50, "default": 10, "description": "How many results at most. Default 10, maximum 50."},
     )
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, patterns: Sequence[str] = ()) -> None:
         self._library = library
+        self._patterns = tuple(patterns)
+
+    def within(self, patterns: Sequence[str]) -> VaultSearch:
+        return VaultSearch(self._library, patterns)
 
     async def preview(self, arguments: Arguments) -> Preview:
         return Preview(summary=f'looks through the index of the vault for "{arguments["query"]}"')
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         await self._library.refresh()
-        found: Found = await in_thread(lambda: search(self._library.index, arguments["query"], int(arguments["limit"])))
+        patterns = [compiled(glob) for glob in self._patterns]
+        within = (lambda path: any(fits(one, path) for one in patterns)) if patterns else None
+        found: Found = await in_thread(lambda: search(self._library.index, arguments["query"], int(arguments["limit"]), within))
         touched = tuple(Touched(str(place), hit.path, hit.size, _snippet(hit)) for place, hit in enumerate(found.hits))
-        return Ran(found, Preview(touched, summary=f"{found.total} notes match", pick=True))
+        where = f" within {' or '.join(self._patterns)}" if patterns else ""
+        return Ran(found, Preview(touched, summary=f"{found.total} notes match{where}", pick=True))
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
         found: Found = ran.value
@@ -125,35 +133,36 @@ class FileRead:
         await self._library.refresh()
         paths = list(dict.fromkeys(arguments["filePaths"]))
         sizes = await in_thread(lambda: self._library.known(paths))
-        touched = (Touched(path, path, sizes.get(path), missing=path not in sizes) for path in paths)
-        return Preview(tuple(touched), pick=True)
+        return Preview(tuple(self._touched(path, sizes.get(path)) for path in paths), pick=True)
+
+    def _touched(self, path: str, size: int | None) -> Touched:
+        most = self._library.vault.limits.file_bytes
+        reason = too_large(size, most) if size is not None and size > most else ""
+        return Touched(path, path, size, missing=size is None or bool(reason), reason=reason)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         wanted = [one.path for one in shown.touched if picked is not None and one.key in picked]
         ranges = {one["filePath"]: (_line(one.get("startLine")), _line(one.get("endLine"))) for one in arguments.get("ranges") or ()}
         left = self._library.vault.limits.call_bytes
-        out = []
+        read: dict[str, NoteText | PathRefused] = {}
         for path in wanted:
-            told, used = await asyncio.to_thread(self._read, path, *ranges.get(path, (None, None)), left)
-            left -= used
-            out.append(told)
-        # a path that nothing stands at was not picked because it could not be: saying so shares nothing
-        out += [_missing(one.path) for one in shown.touched if one.missing and one.path not in wanted]
-        return Ran(out)
+            read[path] = note = await asyncio.to_thread(self._read, path, *ranges.get(path, (None, None)), left)
+            if isinstance(note, NoteText):
+                left = 0 if note.truncated else left - len(note.text.encode("utf-8", "replace"))
+        for one in shown.touched:  # what could not be picked because nothing can be read there: saying so shares nothing
+            if one.missing and one.path not in read:
+                read[one.path] = PathRefused(one.path, one.reason or "not found", "size" if one.reason else "missing")
+        unread = tuple((path, note.reason) for path, note in read.items() if isinstance(note, PathRefused))
+        shared = tuple(path for path, note in read.items() if isinstance(note, NoteText))
+        return Ran([_content(path, note) for path, note in read.items()], shared=shared, unread=unread)
 
-    def _read(self, path: str, first: int | None, last: int | None, left: int) -> tuple[dict[str, Any], int]:
+    def _read(self, path: str, first: int | None, last: int | None, left: int) -> NoteText | PathRefused:
         try:
             if left <= 0:
                 raise PathRefused(path, f"not read: one call reads at most {size_shown(self._library.vault.limits.call_bytes)}", "limit")
-            note: NoteText = self._library.vault.read(path, first, last, left)
+            return self._library.vault.read(path, first, last, left)
         except PathRefused as refused:
-            return (_missing(path) if refused.kind == "missing" else {"path": path, "content": f"Error reading file: {refused.reason}", "size": 0}), 0
-        told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size, "sha256": note.sha256}
-        if (note.start_line, note.end_line) != (1, note.total_lines):
-            told |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
-        if note.truncated:
-            return {**told, "truncated": True}, left
-        return told, len(note.text.encode("utf-8", "replace"))
+            return refused
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
         return ran.value
@@ -164,8 +173,14 @@ def _line(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-def _missing(path: str) -> dict[str, Any]:
-    return {"path": path, "content": f"File not found: {path}", "size": 0}
+def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
+    """What the model is told of a file."""
+    if isinstance(note, PathRefused):
+        return {"path": path, "content": f"File not found: {path}" if note.kind == "missing" else f"Error reading file: {note.reason}", "size": 0}
+    told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size, "sha256": note.sha256}
+    if (note.start_line, note.end_line) != (1, note.total_lines):
+        told |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
+    return {**told, "truncated": True} if note.truncated else told
 
 
 # --- what the index knows ------------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from toolwire.vault.paths import OPEN_FOLDER, Raw, Vault, decoded, size_shown, unix
+from toolwire.vault.paths import OPEN_FOLDER, Raw, Vault, decoded, too_large, unix
 from toolwire.vault.policy import SEARCHED, PathRefused, key, shown
 
 TEMPORARY = re.compile(r"\.toolwire-[0-9a-f]{16}\.tmp")
@@ -116,7 +116,7 @@ class Edits:
 
     def _change(self, path: str, raw: Raw | None, content: bytes, new_folders: tuple[str, ...]) -> Change:
         if len(content) > self.vault.limits.file_bytes:
-            raise PathRefused(path, f"too large: {size_shown(len(content))}, the limit is {size_shown(self.vault.limits.file_bytes)}", "size")
+            raise PathRefused(path, too_large(len(content), self.vault.limits.file_bytes), "size")
         after = unix(decoded(path, content))
         before = unix(decoded(path, raw.data)) if raw is not None else ""
         diff = unified(path, before, after, raw is None)

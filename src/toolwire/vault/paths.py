@@ -112,6 +112,11 @@ def size_shown(size: int) -> str:
     return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
 
 
+def too_large(size: int, most: int) -> str:
+    """Why a file of that size is refused."""
+    return f"too large: {size_shown(size)}, the limit is {size_shown(most)}"
+
+
 class Vault:
     """A folder of notes. Close it, or use it with `with`. May be used by several threads."""
 
@@ -243,7 +248,7 @@ class Vault:
         try:
             most = self.limits.file_bytes
             if found.st_size > most:
-                raise PathRefused(path, f"too large: {size_shown(found.st_size)}, the limit is {size_shown(most)}", "size")
+                raise PathRefused(path, too_large(found.st_size, most), "size")
             data = os.read(fd, found.st_size + 1)
             parts = [data] if data else []
             total = len(data)

@@ -5,9 +5,9 @@ The steps, each only when those before it did not fill the answer:
 2. the same with the last word as the beginning of a word;
 3. all words in one note, in different chunks;
 4. when nothing is found: one word within the names of notes, then any of the words (`relaxed`).
-What has no word (signs, emoji) is found by comparing the stored texts. Within a step the rank orders, and equal ranks are ordered by path, so that the
-same index answers the same. A word that most rows have says almost nothing to BM25 (FTS5 then takes `FLOOR` for its idf): where all words are such,
-ranks are tiny, but the columns' weights are still in them, so they order as ever; for the score they count as if that idf were `LEAST_IDF`.
+What has no word (signs, emoji) is found by comparing the stored texts. Within a step the rank orders, and equal ranks are ordered by path, so that
+the same index answers the same. A word that most rows have says almost nothing to BM25 (FTS5 then takes `FLOOR` for its idf): where all words are
+such, ranks are tiny, but the columns' weights are still in them, so they order as ever; for the score they count as if that idf were `LEAST_IDF`.
 """
 
 from __future__ import annotations

@@ -141,6 +141,23 @@ def test_a_picker_without_anything_to_pick_takes_every_key() -> None:
     assert [picker.press(key) for key in (" ", "down", "end", "a", "enter")] == [False] * 4 + [True] and picker.text()
 
 
+def test_what_could_not_be_read_is_told_with_its_reason_and_not_as_shared() -> None:
+    call = ToolCall("c", "file_read", "{}")
+    some = Outcome(call, {}, "done", shared=("A.md",), unread=(("big.md", "too large"), ("latin1.md", "not valid UTF-8 (byte 3)")))
+    assert cards.did(some) == [
+        ("dim", "✓ file_read: A.md"),
+        ("warning", "not read: big.md: too large"),
+        ("warning", "not read: latin1.md: not valid UTF-8 (byte 3)"),
+    ]
+    none = Outcome(call, {}, "done", unread=tuple((f"{number}.md", "not found") for number in range(7)))
+    rows = [text for _, text in cards.did(none)]
+    assert rows[0] == "file_read: nothing was read" and len(rows) == 7 and rows[-1] == "not read: 2 more"
+
+
+def test_what_is_there_and_can_not_be_read_says_so_where_its_size_would_stand() -> None:
+    assert cards.touched(Touched("k", "big.md", 5_000_000, missing=True, reason="too large: 4.8 MB")) == "big.md  (too large: 4.8 MB)"
+
+
 # --- rules -----------------------------------------------------------------------------------------------------------------------------------------
 
 KNOWN = ("vault_search", "file_read", "note_write")
@@ -197,10 +214,17 @@ def test_a_write_outside_of_the_pattern_is_denied_whole() -> None:
     assert says("note_write:Inbox/*", asked("note_write", Preview()), "write")[0] is False
 
 
+def test_a_search_by_a_rule_for_a_folder_runs_in_that_folder_and_shares_nothing_else() -> None:
+    two = rules.parse(["vault_search:Projects/**", "vault_search:Inbox/*", "file_read:Diary.md"], KNOWN)
+    assert rules.decision(two, asked("vault_search"), "search")[0].within == ("Projects/**", "Inbox/*")
+    whole = rules.parse(["vault_search:Projects/**", "vault_search"], KNOWN)
+    assert rules.decision(whole, asked("vault_search"), "search")[0] == Decision(True)
+    assert says("vault_search:Projects/**", asked("vault_search", files("Diary.md"), stage="share"), "search") == (True, ())
+
+
 def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
     assert says("vault_search:Projects/**", asked("vault_search"), "search") == (True, None)
     assert says("vault_search:Projects/**", asked("vault_search", files("Projects/A.md", "Diary.md"), "share"), "search") == (True, ("0",))
-    assert says("vault_search:Projects/**", asked("vault_search", files("Diary.md"), "share"), "search")[0] is False
     assert says("vault_search", asked("vault_search", files(), "share"), "search") == (True, ())
 
 

@@ -69,7 +69,8 @@ async def _turn(conversation: Conversation, question: str, screen: Screen) -> di
             elif isinstance(happening, Did):
                 said.clear()  # what was said before a tool answered is no answer
                 call, outcome = happening.outcome.call, happening.outcome
-                calls.append({"name": call.name, "arguments": call.arguments, "status": outcome.status, "shared": list(outcome.shared)})
+                read = {"shared": list(outcome.shared), "unread": dict(outcome.unread)}
+                calls.append({"name": call.name, "arguments": call.arguments, "status": outcome.status, **read})
             elif isinstance(happening, Ended):
                 last = happening
     return {"answer": "".join(said), "ended": last.why, "error": last.words or None, "calls": calls, "usage": last.usage}

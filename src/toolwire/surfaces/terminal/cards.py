@@ -64,7 +64,7 @@ def clipped(approval: Approval) -> bool:
 
 
 def touched(one: Touched) -> str:
-    told = "not found" if one.missing else size(one.size) if one.size is not None else ""
+    told = one.reason or "not found" if one.missing else size(one.size) if one.size is not None else ""
     return one_line(one.path, 300) + (f"  ({told})" if told else "")
 
 
@@ -102,11 +102,15 @@ def called(calls: Iterable[ToolCall]) -> list[Row]:
 
 
 def did(outcome: Outcome) -> list[Row]:
-    """What became of a call: what was shared or changed, or the notice."""
+    """What became of a call: what was shared or changed and what could not be read, or the notice."""
     if outcome.status == "done":
+        unread: list[Row] = [("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}") for path, reason in outcome.unread[:5]]
+        unread += [("warning", f"not read: {len(outcome.unread) - 5} more")] if len(outcome.unread) > 5 else []
+        if unread and not outcome.shared:
+            return [("dim", f"{one_line(outcome.call.name, 80)}: nothing was read"), *unread]
         told = f": {', '.join(one_line(path, 80) for path in outcome.shared[:5])}" if outcome.shared else ""
         more = f" and {len(outcome.shared) - 5} more" if len(outcome.shared) > 5 else ""
-        return [("dim", f"✓ {one_line(outcome.call.name, 80)}{told}{more}")]
+        return [("dim", f"✓ {one_line(outcome.call.name, 80)}{told}{more}"), *unread]
     return [("warning", one_line(outcome.notice, 300))] if outcome.notice else []
 
 

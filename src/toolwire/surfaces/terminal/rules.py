@@ -1,7 +1,7 @@
 """--allow rules: what may run without a person at the keys. `TOOL`, or `TOOL:GLOB` for what touches only paths of that pattern.
 
-A rule for a search lets it run, and shares the results whose path fits. Where things can be picked, those that fit are picked; where they can not,
-all must fit. `*` and `?` stay within one folder, `**` crosses folders. Pure.
+A rule for a search lets it run, over what fits its pattern and nothing else, and shares the results whose path fits. Where things can be picked,
+those that fit are picked; where they can not, all must fit. Pure.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ from difflib import get_close_matches
 
 from toolwire.config import ConfigError
 from toolwire.tools.contract import Approval, Decision, Effect
-
-_PIECES = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+from toolwire.tools.patterns import compiled, fits
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     written: str
     tool: str
+    glob: str = ""
     pattern: re.Pattern[str] | None = None
 
     def allows(self, path: str) -> bool:
-        if self.pattern is None:
-            return True
-        segments = path.split("/")
-        return not {"", ".", ".."} & set(segments) and "\\" not in path and self.pattern.fullmatch(path) is not None
+        return self.pattern is None or fits(self.pattern, path)
 
 
 def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
@@ -42,13 +39,8 @@ def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
             raise ConfigError(f"--allow {one}: there is no tool {tool or '(empty)'}; {hint}")
         if colon and not glob:
             raise ConfigError(f"--allow {one}: a pattern is missing behind the colon")
-        rules.append(Rule(one, tool, _pattern(glob) if glob else None))
+        rules.append(Rule(one, tool, glob, compiled(glob) if glob else None))
     return rules
-
-
-def _pattern(glob: str) -> re.Pattern[str]:
-    pieces = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
-    return re.compile("".join(_PIECES.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
@@ -58,9 +50,9 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
     whole = any(rule.pattern is None for rule in meant)
     fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
     by = f"rule {', '.join(rule.written for rule in meant)}"
-    if meant and shown.pick and (fitting or not shown.touched or whole):
+    if meant and shown.pick and (fitting or not shown.touched or whole or approval.stage == "share"):  # a search that found nothing that fits has run
         return Decision(True, picked=fitting), by
-    judged = bool(shown.touched) or whole or (effect == "search" and approval.stage == "run")
-    if meant and not shown.pick and judged and len(fitting) == len(shown.touched):
-        return Decision(True), by
+    searches = effect == "search" and approval.stage == "run"
+    if meant and not shown.pick and (shown.touched or whole or searches) and len(fitting) == len(shown.touched):
+        return Decision(True, within=tuple(rule.glob for rule in meant) if searches and not whole else ()), by
     return Decision(False, reason="no --allow rule covers this call, and there is nobody to ask"), "no rule"

@@ -171,10 +171,11 @@ class Talk:
     def _called(self, call: ToolCall) -> dict[str, Any]:
         tool = self._web.toolroom.toolbox.tools.get(call.name) if self._web.toolroom.toolbox is not None else None
         told = {"type": "call", "id": call.id, "name": call.name, "title": tool.title if tool is not None else call.name}
-        return {**told, "arguments": call.arguments, "state": "asked", "result": None, "notice": "", "shared": []}
+        return {**told, "arguments": call.arguments, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}}
 
     def _did(self, outcome: Outcome) -> None:
-        changed = {"state": outcome.status, "result": _as_json(outcome.result), "notice": outcome.notice, "shared": list(outcome.shared)}
+        read = {"shared": list(outcome.shared), "unread": dict(outcome.unread)}
+        changed = {"state": outcome.status, "result": _as_json(outcome.result), "notice": outcome.notice, **read}
         asked = (part for part in self.kept.entries[-1]["parts"] if part["type"] == "call" and part["id"] == outcome.call.id)
         for part in asked:
             if part["state"] == "asked":

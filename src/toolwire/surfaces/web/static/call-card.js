@@ -50,6 +50,7 @@ export class CallCard {
       part.notice ? h('p', { class: 'call-notice' }, part.notice) : null,
       waits ? h('div', { class: 'row' }, h('button', { type: 'button', class: 'button small', onclick: this.review }, 'Review')) : null,
       part.shared?.length ? this.shared() : null,
+      Object.keys(part.unread ?? {}).length ? this.unread() : null,
       part.result === null || part.result === undefined ? null : this.result(),
     )
   }
@@ -74,8 +75,19 @@ export class CallCard {
   shared() {
     const { name, shared } = this.part
     const words = /^note_(?:write|edit)$/.test(name) ? 'Changed' : `Shared with ${this.model || 'the model'}`
-    const paths = shared.map((path) => h('li', { class: 'mono' }, icon('file', 13), visible(path)))
-    return h('div', { class: 'call-shared' }, h('span', { class: 'muted' }, words), h('ul', null, paths))
+    return this.paths(words, shared)
+  }
+
+  unread() {
+    return this.paths(
+      'Not read',
+      Object.entries(this.part.unread).map(([path, reason]) => `${path}: ${reason}`),
+    )
+  }
+
+  paths(words, listed) {
+    const rows = listed.map((one) => h('li', { class: 'mono' }, icon('file', 13), visible(one)))
+    return h('div', { class: 'call-shared' }, h('span', { class: 'muted' }, words), h('ul', null, rows))
   }
 
   result() {

@@ -202,6 +202,6 @@ function touchedLine(one, decision) {
     icon(shared ? 'check' : 'close', 14),
     h('span', { class: 'visually-hidden' }, shared ? 'Granted: ' : 'Not granted: '),
     h('span', { class: 'mono' }, visible(one.path)),
-    one.missing ? h('span', { class: 'badge warn' }, 'not there') : h('span', { class: 'muted small' }, bytes(one.size)),
+    one.missing ? h('span', { class: 'badge warn' }, one.reason || 'not there') : h('span', { class: 'muted small' }, bytes(one.size)),
   )
 }
