@@ -23,9 +23,9 @@ async def main():
     asking = Asking("s", "m", "web")
     task = asyncio.ensure_future(Approvals(Store(sys.argv[1])).ask(asking, [("file_read", "run", {"path": "a.md"}, Preview())], None))
     approvals = Approvals(Store(sys.argv[1]))
-    while not any(one.asker == this_process() for one in await approvals.pending()):
+    while not task.done() and not any(one.asker == this_process() for one in await approvals.pending()):
         await asyncio.sleep(0.01)
-    print("asked", flush=True)
+    print("asked" if not task.done() else task, flush=True)
     await task
 
 asyncio.run(main())

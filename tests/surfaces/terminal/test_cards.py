@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from toolwire.config import ConfigError
+from toolwire.gateway.store import Store
 from toolwire.surfaces.terminal import cards, rules
 from toolwire.surfaces.terminal.keys import Picker
 from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
 from toolwire.surfaces.terminal.shown import clean, one_line, size
-from toolwire.surfaces.terminal.surface import _read
+from toolwire.surfaces.terminal.surface import _PersonSurface, _read
 from toolwire.testing.notes import Notes
-from toolwire.tools.contract import Approval, Decision, Outcome, Preview, Stage, ToolCall, Touched
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Stage, ToolCall, Touched
 from toolwire.tools.told import folder_of
+
+
+@pytest.fixture
+async def approvals(tmp_path: Path) -> AsyncIterator[Approvals]:
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    yield Approvals(store)
+    await store.close()
 
 
 def asked(tool: str = "file_read", shown: Preview | None = None, stage: Stage = "run", **arguments: object) -> Approval:
@@ -226,6 +240,21 @@ def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
     assert says("vault_search:Projects/**", asked("vault_search"), "search") == (True, None)
     assert says("vault_search:Projects/**", asked("vault_search", files("Projects/A.md", "Diary.md"), "share"), "search") == (True, ("0",))
     assert says("vault_search", asked("vault_search", files(), "share"), "search") == (True, ())
+
+
+async def test_a_person_who_is_there_is_asked_where_a_rule_would_share_nothing(approvals: Approvals) -> None:
+    asked_for: list[str] = []
+
+    class Asks(_PersonSurface):
+        async def put(self, approval: Approval, place: str) -> None:
+            asked_for.append(approval.shown.touched[0].path)
+            await self.decide(approval, Decision(False), self.by)
+
+    allowed = rules.parse(["vault_search:Projects/**"], KNOWN)
+    surface = Asks(approvals, allowed, lambda: None, PlainScreen(StringIO()), lambda: None, "test")
+    found: list[tuple[str, Stage, Any, Preview]] = [("vault_search", "share", {}, files(path)) for path in ("Diary.md", "Projects/A.md")]
+    decided = await approvals.ask(Asking("s", "m", "test"), found, surface)
+    assert asked_for == ["Diary.md"] and [one.status for one in decided] == ["denied", "approved"]
 
 
 @pytest.mark.parametrize(

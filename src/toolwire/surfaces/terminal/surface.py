@@ -84,9 +84,9 @@ class _PersonSurface(RuleSurface):
         asked = []
         for approval in approvals:
             decision, by = rules.decision(self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None)
-            if decision.approved:
+            if decision.approved and (decision.picked or not approval.shown.pick or not approval.shown.touched):
                 await self.by_rule(approval, decision, by)
-            else:
+            else:  # also where a rule would share nothing of what was found
                 asked.append(approval)
         for number, approval in enumerate(asked, 1):
             self.screen.card(cards.card(approval, self.tool(approval), place=f"{number} of {len(asked)}" if len(asked) > 1 else ""))
