@@ -265,6 +265,12 @@ def test_what_is_found_by_its_tag_or_path_shows_its_first_words(small: Callable[
     assert (hit.preview, hit.line) == (preview, line) and hit.first_line <= hit.line <= hit.last_line
 
 
+def test_a_word_of_the_tags_shows_where_the_note_says_it(small: Callable[..., Index]) -> None:
+    index = small({"Garden.md": "---\ntags: [garden]\n---\n# Garden\n\nThe garden plan.\n", "B.md": "A gate of the garden."})
+    hit = search(index, "garden").hits[0]
+    assert (hit.path, hit.line) == ("Garden.md", 4) and hit.preview == "# Garden The garden plan."
+
+
 # --- what holds for any query -----------------------------------------------------------------------------------------------------------------------
 
 PIECES = [*"ab \"-*()^:+#{}[]/\\'~.,;ORANDNT日é🎉\0\n\ud800", "tag:", "path:", " OR ", "NEAR(", "gateway", " the "]

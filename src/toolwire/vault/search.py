@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toolwire.vault.frontmatter import frontmatter
 from toolwire.vault.index import COLUMNS, SHIFT, Index
 from toolwire.vault.policy import key
 from toolwire.vault.preview import Excerpt, beginning, excerpt
@@ -307,8 +308,9 @@ class _Search:
         basename = basename[: basename.rfind(".")]
         patterns = self._patterns(step)
         headings, first, last, start, stop = self._chunk(row)
-        said = 0 if any(pattern.search(compared, start, stop) for pattern in patterns) else beginning(text)
-        if said >= stop:  # the chunk has nothing but frontmatter or a heading
+        head = start or min(frontmatter(text).end, stop)
+        said = 0 if any(pattern.search(compared, head, stop) for pattern in patterns) else beginning(text)
+        if said >= stop:  # the chunk has nothing to show but frontmatter or a heading
             headings, first, last, start, stop = self._chunk(self._row_at(note, said))
         shown: Excerpt = excerpt(text, compared, start, stop, patterns)
         named = folded(composed(path[: path.rfind(".")]))
