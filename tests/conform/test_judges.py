@@ -267,7 +267,7 @@ def test_stop_with_calls_is_untruthful_unless_it_may_be_said() -> None:
 
 
 def test_a_frame_that_can_not_be_read_is_told_and_the_next_one_judged() -> None:
-    deep = b"data: " + b'{"a":' * 20_000 + b"1" + b"}" * 20_000 + b"\n\n"
+    deep = b"data: " + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"\n\n"
     raw = deep + render(GOOD_CHAT["an empty answer"])
     assert codes(raw, "chat") == ["not_json"]
     assert fold(raw, "chat")["choices"][0]["finish_reason"] == "stop"
