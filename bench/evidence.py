@@ -108,7 +108,8 @@ def read_steps(told: Any) -> Reading:
     steps = told["steps"]
     called, arguments = told["call"]
     lines = ["| step | time |", "|---|---|", *(f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items())]
-    said = f"- The model `{told['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {told['answer'].strip()[:120]}"
+    began = (told["answer"].strip().splitlines() or [""])[0][:120]  # a line: what a model writes may be Markdown of its own
+    said = f"- The model `{told['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {began}"
     return Reading(f"{sum(steps.values()):.0f} s from nothing to an answer that uses a tool's result", True, "\n".join([*lines, "", said]))
 
 
