@@ -12,9 +12,9 @@ import pytest
 from toolwire.backends.base import Batch
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text
+from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer
 from toolwire.gateway.pipeline import Caller, TurnSummary
-from toolwire.gateway.run import Run
 from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend
 from toolwire.testing.judges import Judge
@@ -434,7 +434,7 @@ async def test_an_error_of_our_own_in_the_middle_of_a_stream_is_told_and_ends_th
     gateway.observers.append(told.append)
     answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
     await anext(answer.stream)
-    monkeypatch.setattr(ChatAnswer, "end", broken) if what == "end" else monkeypatch.setattr(Run, "_note", broken)
+    monkeypatch.setattr(ChatAnswer, "end", broken) if what == "end" else monkeypatch.setattr(Account, "saw", broken)
     with pytest.raises(RuntimeError):
         [block async for block in answer.stream]
     gateway.told.now()

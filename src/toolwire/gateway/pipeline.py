@@ -141,7 +141,7 @@ class Gateway:
             turn, backend = self._backend(turn)
             run.turn = turn
             if caller.grant is not None:
-                run.ticket = await self._admit(caller.grant, turn, backend, caller.key_id)
+                run.account.ticket = await self._admit(caller.grant, turn, backend, caller.key_id)
             if trace is not None:
                 trace.asks(backend, self.catalog.kind(backend.id))
             await run.in_time(backend.prepare())
@@ -156,7 +156,7 @@ class Gateway:
             return await (run.stream(plan, backend, on_slow) if turn.stream else run.whole(plan, backend))
         except ToolwireError as error:
             run.abandon()
-            if run.ticket is None and caller.grant is not None:
+            if run.account.ticket is None and caller.grant is not None:
                 self.limits.fault(caller.key_id, caller.grant.limits, error.failure)
             run.observe(error.failure)
             raise

@@ -10,20 +10,20 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from toolwire.backends.base import Backend, Batch
 from toolwire.encode.obsidian import ObsidianXml
 from toolwire.errors import ToolwireError, status_of
-from toolwire.events import CallBegin, Failure, Finish, Text, Usage
+from toolwire.events import Failure, Finish, Text, Usage
+from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
 from toolwire.gateway.contents import Contents
 from toolwire.gateway.grace import with_grace
-from toolwire.gateway.limits import Ticket
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.opened import Opened
 from toolwire.gateway.parked import Claim
@@ -53,19 +53,12 @@ class Run:
         self._api: Api = api
         self._caller = caller
         self._started, self._started_at = (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
-        self._usages: dict[int, Usage] = {}
         self._timeouts = Timeouts.of(gateway.settings.limits)
-        self._call_ids: list[str] = []
-        self._call_times: list[float] = []
-        self._contents = Contents() if gateway.contents_wanted else None
+        self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
-        self._policies: list[Policy] = []
         self._siblings = object()  # what the parks of all choices of this turn have in common
         self._first_byte: float | None = None
         self._committed = self._observed = False
-        self._finish: str | None = None
-        self.ticket: Ticket | None = None
-        """What this turn took of its key's limits; None where the key has none."""
         self.place: Place | None = None
         """Its place in the line of the model; None where the model takes as many turns as come."""
         self.turn: Turn | None = None
@@ -111,7 +104,7 @@ class Run:
         while True:
             refused = False
             policy = Policy(plan.rules)
-            self._policies.append(policy)
+            self.account.policies.append(policy)
             xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
             grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
             source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
@@ -136,7 +129,7 @@ class Run:
                 await batches.aclose()
             if not refused:
                 return
-            self._policies.remove(policy)
+            self.account.policies.remove(policy)
             assert self.plan is not None
             plan = self.plan
 
@@ -188,25 +181,10 @@ class Run:
         """Work of this turn, within what the whole turn may take."""
         return work if self._timeouts is None else self._timeouts.whole(work)
 
-    def _note(self, batch: Batch, choice: int) -> None:
-        if self.ticket is not None:
-            self.ticket.saw(batch)
-        if self._contents is not None:
-            self._contents.saw(batch, choice)
-        for event in batch:
-            kind = type(event)
-            if kind is CallBegin:
-                self._call_ids.append(event.id or "")  # type: ignore[union-attr]
-                self._call_times.append(perf_counter() - self._started)
-            elif kind is Finish:
-                self._finish = event.reason  # type: ignore[union-attr]
-            elif kind is Usage:
-                self._usages[choice] = event  # type: ignore[assignment]
-
     # --- a whole body --------------------------------------------------------------------------------------------------------------------------
 
     async def whole(self, plan: Plan, backend: Backend) -> Answer:
-        answer, trace, abreast = self.answer, self.trace, self._gateway.abreast
+        answer, trace, account, abreast = self.answer, self.trace, self.account, self._gateway.abreast
         assert self.turn is not None and answer is not None
         abreast.turns += 1
         try:
@@ -215,7 +193,7 @@ class Run:
                 batches = self._all_events(plan, backend, self.turn.n)
                 try:
                     async for choice, batch in batches:
-                        self._note(batch, choice)
+                        account.saw(batch, choice)
                         answer.fold(batch, choice)
                         if trace is not None:
                             trace.sent(choice, batch)
@@ -255,10 +233,10 @@ class Run:
             on_slow(self._headers(whole=False))
 
     async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
-        answer, trace = self.answer, self.trace
+        answer, trace, account = self.answer, self.trace, self.account
         assert self.turn is not None and answer is not None
         feed, say = answer.writer, answer.say
-        alone, noted = self.turn.n == 1, self.ticket is not None or self._contents is not None
+        alone, text_is_seen = self.turn.n == 1, account.wants_text
         pieces = None if trace is None else trace.lane(OUT)
         with self._streaming():
             with self._gateway.catalog.using(backend):
@@ -267,8 +245,8 @@ class Run:
                     async for choice, batch in batches:
                         if alone and len(batch) == 1 and type(batch[0]) is Text and self._first_byte is not None:  # nearly always
                             text = batch[0].text
-                            if noted:
-                                self._note(batch, choice)
+                            if text_is_seen:
+                                account.saw(batch, choice)
                             block = say(text)
                             if pieces is not None:
                                 pieces += (perf_counter(), text, block)
@@ -277,7 +255,7 @@ class Run:
                             if block:
                                 yield block
                             continue
-                        self._note(batch, choice)
+                        account.saw(batch, choice)
                         block, failure = feed(batch, choice), answer.failure
                         refused = failure is not None and not self._committed and self._first_byte is None
                         if trace is not None:
@@ -292,7 +270,7 @@ class Run:
                             break
                 finally:
                     await batches.aclose()
-            last = await answer.end(self._comment())
+            last = await answer.end(account.comment())
             if trace is not None:
                 trace.sent(0, [], last)
             yield last
@@ -315,44 +293,13 @@ class Run:
 
     # --- what is told ----------------------------------------------------------------------------------------------------------------------------
 
-    def _called(self) -> tuple[int, bool, str]:
-        """How many calls went out, whether any was left out, and by which rule a run ends behind its calls."""
-        policies = self._policies
-        if len(policies) == 1:
-            return policies[0].called
-        told = [policy.called for policy in policies]
-        return sum(count for count, _, _ in told), any(cut for _, cut, _ in told), told[0][2] if told else "off"
-
-    def _comment(self) -> str:
-        count, truncated, mode = self._called()
-        return f'{{"tool_call_count":{count},"tool_call_truncated":{"true" if truncated else "false"},"stop_after_tools_mode":"{mode}"}}'
-
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
         assert self.plan is not None
         report = self.plan.report_header()
         if whole and self.answer is not None and not self.answer.kept:
             report = "; ".join(filter(None, (report, "store=failed")))
         headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
-        return [*headers, *_of_calls(*self._called())] if whole else headers
-
-    def _dropped(self) -> dict[str, int]:
-        if len(self._policies) == 1:
-            return self._policies[0].dropped
-        out: dict[str, int] = {}
-        for policy in self._policies:
-            for kind, count in policy.dropped.items():
-                out[kind] = out.get(kind, 0) + count
-        return out
-
-    def _used(self, failure: Failure | None) -> Usage:
-        """All choices together: they read the same input, and each writes its own answer. The key's limits are settled by it."""
-        usage, *others = self._usages.values() or (Usage(0, 0),)
-        for one in others:
-            output, reasoning = usage.output_tokens + one.output_tokens, usage.reasoning_tokens + one.reasoning_tokens
-            usage = Usage(max(usage.input_tokens, one.input_tokens), output, max(usage.cached_tokens, one.cached_tokens), reasoning)
-        if self.ticket is None:
-            return usage
-        return self.ticket.settle(usage, ran=self.plan is not None and (failure is None or self._first_byte is not None))
+        return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
         """The turn is over: its limits are settled, and who observes turns will be told, once."""
@@ -361,12 +308,14 @@ class Run:
         self._observed = True
         if self.place is not None:
             self.place.leave()
-        usage, took_s = self._used(failure), perf_counter() - self._started
+        usage = self.account.settled(ran=self.plan is not None and (failure is None or self._first_byte is not None))
+        took_s = perf_counter() - self._started
         self._gateway.told.soon(partial(self._summary, failure, cancelled, usage, took_s))
 
     def _summary(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> TurnSummary:
-        count, truncated, _ = self._called()
-        turn, plan, caller, trace, answer, first_byte = self.turn, self.plan, self._caller, self.trace, self.answer, self._first_byte
+        account, turn, plan, caller, trace = self.account, self.turn, self.plan, self._caller, self.trace
+        answer, first_byte = self.answer, self._first_byte
+        count, truncated, _ = account.called()
         if trace is not None:
             trace.failure = failure
         return TurnSummary(
@@ -378,11 +327,11 @@ class Run:
             strategy="none" if plan is None else plan.strategy,
             stream=turn is not None and turn.stream,
             status=status_of(failure) if failure is not None and first_byte is None and not self._committed else 200,
-            finish=self._finish,
+            finish=account.finish,
             error_kind=failure.kind if failure is not None else None,
             tool_call_count=count,
-            tool_call_names=tuple(name for policy in self._policies for name in policy.names) if count else (),
-            tool_call_ids=tuple(self._call_ids),
+            tool_call_names=account.call_names if count else (),
+            tool_call_ids=tuple(account.call_ids),
             tool_call_truncated=truncated,
             output_mode=self._output_mode,
             input_tokens=usage.input_tokens,
@@ -391,7 +340,7 @@ class Run:
             duration_s=took_s,
             report="" if plan is None else plan.report_header(),
             cancelled=cancelled,
-            dropped=self._dropped(),
+            dropped=account.dropped,
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             kind=self.kind,
@@ -399,21 +348,9 @@ class Run:
             turn_id="" if trace is None else trace.id,
             answer_id="" if answer is None else answer.id,
             started_at=self._started_at,
-            tool_call_s=tuple(self._call_times),
+            tool_call_s=tuple(account.call_times),
             trace_parent=caller.trace_parent,
             turn=turn,
-            contents=self._contents,
+            contents=account.contents,
             trace=trace,
         )
-
-
-@lru_cache(64)
-def _of_calls(count: int, truncated: bool, mode: str) -> tuple[tuple[bytes, bytes], ...]:
-    """The headers that tell of an answer's calls, under our own names and under those that other proxies' clients know."""
-    number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
-    return (
-        (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (number, cut, stop)),
-        (b"x-codex-tool-call-count", number),
-        (b"x-codex-tool-call-truncated", cut),
-        (b"x-codex-stop-after-tools-mode", stop),
-    )
