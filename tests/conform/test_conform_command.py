@@ -227,6 +227,39 @@ async def test_an_endpoint_that_has_no_time_at_all_can_not_be_judged() -> None:
     assert done.returncode == 2 and "the endpoint has no time for /chat/completions: HTTP 503" in done.stderr
 
 
+def busy_from(first: int, until: int, **headers: str) -> Any:
+    """An endpoint that has no time for its requests from the first to the last of these."""
+    count = iter(range(10_000))
+
+    def tell(request: Any) -> Reply:
+        if first <= next(count) < until:
+            return Reply.error(429, "slow down", headers=headers)
+        return reply(request)
+
+    return tell
+
+
+CHECKED = ("--only", "chat.stream.index,chat.stream.names-once,chat.body.finish", "--model", "fake")
+
+
+async def test_a_rate_limit_is_waited_for() -> None:
+    async with FakeUpstream(busy_from(1, 3, **{"retry-after": "0.1"})) as upstream:
+        done = await run(upstream.base_url, *CHECKED)
+    assert done.returncode == 0 and done.stderr == "toolwire: HTTP 429: the endpoint asks to wait 0.1 s\n" * 2
+    assert "3 of 3 checks pass" in done.stdout
+
+
+@pytest.mark.parametrize(("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)])
+async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> None:
+    """Who does not say when it has time is not waited for, nor who has none for long; and who has none after all is not for ever."""
+    async with FakeUpstream(busy_from(2, 10_000, **headers)) as upstream:
+        done = await run(upstream.base_url, *CHECKED)
+    *waited, last = done.stderr.splitlines()
+    assert done.returncode == 2 and len(waited) == waits
+    assert last.endswith("of the checks: this is not its whole score") and " had no time for " in last
+    assert "0 fail" in done.stdout and " pass" in done.stdout
+
+
 async def test_a_flood_of_events_is_told_in_a_sentence() -> None:
     def tell(request: Any) -> Reply:
         return Reply((b"data: {}\n\n" * 6_000,))

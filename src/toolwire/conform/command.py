@@ -1,6 +1,6 @@
 """`toolwire conform URL`: the command.
 
-Exit status 0: every check that could be run passes; 1: some fail; 2: the run could not begin.
+Exit status 0: every check that could be run passes; 1: some fail; 2: the run could not begin, or the endpoint had no time for all of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.timeout < float("inf"):
         return _said("--timeout: expected a number of seconds above 0")
     table = Table()
-    probe = Probe(base, key, arguments.timeout)
+    probe = Probe(base, key, arguments.timeout, waiting=_waits)
     try:
         outcome = asyncio.run(_judge(probe, arguments.model, checks, None if arguments.json else table))
         print(json.dumps(as_json(outcome, version("toolwire"))) if arguments.json else f"\n{summary(outcome)}", flush=True)
@@ -62,7 +62,9 @@ def run_conform(arguments: argparse.Namespace) -> int:
             Path(arguments.junit).write_text(junit(outcome), "utf-8")
         except OSError as error:
             return _said(f"{arguments.junit}: {error.strerror or error}")
-    return FAILED if outcome.count("fail") else PASSED
+    if outcome.count("fail"):
+        return FAILED
+    return _said(f"{shown(base)} had no time for {outcome.kept} of the checks: this is not its whole score") if outcome.kept else PASSED
 
 
 async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table | None) -> Outcome:
@@ -91,6 +93,10 @@ def key_of(given: str, environment: Mapping[str, str]) -> str:
     if not environment.get(name):
         raise LookupError(f"--api-key: the variable {name} is not set")
     return environment[name]
+
+
+def _waits(status: int, wait_s: float) -> None:
+    print(f"toolwire: HTTP {status}: the endpoint asks to wait {wait_s:.3g} s", file=sys.stderr, flush=True)
 
 
 def _said(line: str) -> int:

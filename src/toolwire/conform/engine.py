@@ -30,10 +30,11 @@ class NothingToJudge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why an API can not be judged. `refused`: the key is what keeps it from that."""
+    """Why an API can not be judged. `refused`: the key is what keeps it from that; `busy`: that the endpoint has no time."""
 
     why: str
     refused: bool = False
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class Outcome:
     def count(self, result: str, level: str = "") -> int:
         return sum(finding.verdict.result == result and level in ("", finding.check.level) for finding in self.findings)
 
+    @property
+    def kept(self) -> int:
+        """How many checks were not run because the endpoint had no time."""
+        return sum(finding.verdict.kept for finding in self.findings)
+
 
 class Engine:
     def __init__(self, probe: Probe, model: str) -> None:
@@ -75,7 +81,7 @@ class Engine:
             await self._exchange(name)
         if self._gave_up and any(self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks):
             why = f"{self._timeouts} answers in a row" if self._timeouts >= MOST_TIMEOUTS else f"{self._late} answers"
-            return Verdict("not-run", f"asked no more: {why} ran into the time limit")
+            return Verdict("not-run", f"asked no more: {why} ran into the time limit", kept=True)
         try:
             return check.judge([self._exchanges[name] for name in check.asks])
         except Exception as error:  # whatever an endpoint sends, the run goes on
@@ -137,6 +143,7 @@ async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Call
     wanted = sorted({check.family for check in checks} - {"http"})
     found = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
     absent: dict[str, str] = {family: absence.why for family, absence in found.items()}
+    busy = {family for family, absence in found.items() if absence.busy}
     refused = next((absence.why for absence in found.values() if absence.refused), "")
     if wanted and len(absent) == len(wanted) and (refused or len(wanted) == 2):
         raise NothingToJudge(refused or f"neither API can be judged: {'; '.join(absent.values())}")
@@ -144,7 +151,7 @@ async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Call
     findings = []
     for check in checks:
         missing = absent.get(check.family, "")
-        verdict = Verdict("not-run", missing) if missing else await engine.judge(check)
+        verdict = Verdict("not-run", missing, kept=check.family in busy) if missing else await engine.judge(check)
         told = replace(verdict, seen=probe.masked(verdict.seen), excerpt=probe.masked(verdict.excerpt))
         findings.append(Finding(check, told, bool(missing)))
         if heard is not None:
@@ -171,7 +178,7 @@ def _absence(probe: Probe, exchange: Exchange) -> Absence | None:
         return Absence(_refused(probe, exchange), True)
     said = f"{exchange.request.path}: {probe.masked(exchange.refusal)}"
     if exchange.busy:
-        return Absence(f"the endpoint has no time for {said}")
+        return Absence(f"the endpoint has no time for {said}", busy=True)
     page = exchange.ok and exchange.content_type == "text/html" and exchange.json is None
     return Absence(f"the endpoint has no {said}") if exchange.status in ABSENT or exchange.foreign or page else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -27,12 +27,14 @@ Judge = Callable[[Seen], "Verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`seen`: one sentence. `question` and `excerpt` say where: the name of the request, and the beginning of the frame or body."""
+    """`seen`: one sentence. `question` and `excerpt` say where: the name of the request, and the beginning of the frame or body. `kept`: not run
+    because the endpoint had no time, so that another run may tell more."""
 
     result: Result
     seen: str = ""
     question: str = ""
     excerpt: str = ""
+    kept: bool = False
 
 
 PASS = Verdict("pass")
@@ -47,7 +49,7 @@ def not_run(exchange: Exchange, seen: str) -> Verdict:
 
 
 def busy(exchange: Exchange) -> Verdict:
-    return not_run(exchange, f"the endpoint has no time: {exchange.refusal}")
+    return replace(not_run(exchange, f"the endpoint has no time: {exchange.refusal}"), kept=True)
 
 
 def declined(exchange: Exchange) -> Verdict:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -16,11 +15,13 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from toolwire.conform.exchange import BUSY, Exchange, Family, Request
+from toolwire.backends.openai.failures import retry_after
+from toolwire.conform.exchange import Exchange, Family, Request
 
 LIMIT_S = 60.0
 MOST_BYTES = 2 * 1024 * 1024
-MOST_WAIT_S = 5.0
+MOST_WAITS, MOST_IN_VAIN = 3, 2
+"""So often one request waits for a server that says when it has time, and so many requests may have done so for nothing until none does."""
 MASK = "***"
 SHORTEST_SECRET = 4
 
@@ -54,8 +55,18 @@ def shown(address: str) -> str:
 
 
 class Probe(AbstractAsyncContextManager["Probe"]):
-    def __init__(self, base: str, key: str = "", limit_s: float = LIMIT_S, most_bytes: int = MOST_BYTES) -> None:
+    """`waiting` is told when it waits for a server that has no time, and how many seconds."""
+
+    def __init__(
+        self,
+        base: str,
+        key: str = "",
+        limit_s: float = LIMIT_S,
+        most_bytes: int = MOST_BYTES,
+        waiting: Callable[[int, float], None] | None = None,
+    ) -> None:
         self.base, self.limit_s, self.most_bytes = base, limit_s, most_bytes
+        self._waiting, self._in_vain = waiting, 0
         self._key = key
         self._secrets = [secret for secret in (key, urlsplit(base).password or "") if len(secret) >= SHORTEST_SECRET]
         self._session: aiohttp.ClientSession | None = None
@@ -77,11 +88,17 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             await self._session.close()
 
     async def ask(self, question: str, family: Family, request: Request) -> Exchange:
-        """One exchange; a server that says it is busy is asked once more, after the time it names."""
-        exchange = await self._once(question, family, request)
-        if exchange.status in BUSY and "retry-after" in exchange.headers:
-            await asyncio.sleep(_wait(exchange.headers["retry-after"]))
-            exchange = await self._once(question, family, request)
+        """One exchange; a server that is busy is asked again after the time it names, if that is not more than an answer may take."""
+        exchange, waits = await self._once(question, family, request), 0
+        while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
+            wait_s = retry_after(exchange.headers)
+            if wait_s is None or wait_s > self.limit_s:
+                break
+            if self._waiting is not None:
+                self._waiting(exchange.status, wait_s)
+            await asyncio.sleep(wait_s)
+            exchange, waits = await self._once(question, family, request), waits + 1
+        self._in_vain += exchange.busy and waits > 0
         return exchange
 
     async def _once(self, question: str, family: Family, request: Request) -> Exchange:
@@ -138,11 +155,3 @@ class _Collected:
         self.raw = bytearray()
         self.trouble = ""
         self.late = False
-
-
-def _wait(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        return 1.0
-    return min(max(seconds, 0.0), MOST_WAIT_S) if math.isfinite(seconds) else 1.0

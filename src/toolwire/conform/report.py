@@ -76,7 +76,7 @@ def as_json(outcome: Outcome, version: str) -> dict[str, Any]:
         "url": shown(outcome.base),
         "model": outcome.model,
         "score": score(outcome),
-        "summary": {**{result: outcome.count(result) for result in ("pass", "fail", "not-run")}, **levels},
+        "summary": {**{result: outcome.count(result) for result in ("pass", "fail", "not-run")}, "kept": outcome.kept, **levels},
         "absent": dict(outcome.absent),
         "requests": outcome.requests,
         "checks": [_row(finding) for finding in outcome.findings],

@@ -84,7 +84,7 @@ def http_failure(status: int, headers: Mapping[str, str], body: bytes, secrets: 
     kind = _kind(status, error, words)
     if kind == "backend" and status == 404 and not error.get("message"):
         return Failure("backend", "The upstream server does not know this address (HTTP 404). Check base_url.")
-    retry = _retry_after(headers) if status in (429, 503) else None
+    retry = retry_after(headers) if status in (429, 503) else None
     return _failure(kind, words, error, f"HTTP {status}", retry, secrets)
 
 
@@ -182,7 +182,7 @@ def _words(error: Mapping[str, Any], body: bytes) -> str:
     return " ".join((message or "")[:WORDS_LIMIT].split())
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """`Retry-After` in seconds, a day at most; a date is read as the time from the server's own `Date`."""
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
