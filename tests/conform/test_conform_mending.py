@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,25 @@ def topics(frames: list[Any], question: str = "chat.parallel.stream", **asked: A
 )
 def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(sin: str, said: set[str]) -> None:
     assert topics([*sinned(sin, TWO), DONE]) == said
+
+
+@pytest.mark.check("chat.stream-is-body", "chat.stream.opener", "chat.stream.ids", "chat.stream.finish")
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_name_that_says_nothing_takes_none_back_and_hides_nothing(nothing: str | None) -> None:
+    """Many servers send an empty or null name with each later delta; a name that never comes is one fault of the opener."""
+    later, opener = copy.deepcopy(TWO), copy.deepcopy(TWO)
+    deltas = [call for chunk in later for choice in chunk["choices"] for call in choice["delta"].get("tool_calls", [])]
+    for call in deltas:
+        call["function"].setdefault("name", nothing)
+        call.setdefault("id", nothing)
+    exchange = streamed(render([*later, DONE]))
+    assert {topic for topic, _ in problems_of(exchange)} == {"null_key"}
+    assert [(call.id, call.name) for call in exchange.answer.calls] == [
+        (call["id"], call["function"]["name"]) for call in completion(TWO)["choices"][0]["message"]["tool_calls"]
+    ]
+    first = next(call for chunk in opener for choice in chunk["choices"] for call in choice["delta"].get("tool_calls", []))
+    first["function"]["name"] = None
+    assert topics([*opener, DONE]) == {"call_shape", "null_key"}
 
 
 def test_a_right_stream_and_a_right_body_are_right() -> None:

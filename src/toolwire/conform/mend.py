@@ -22,6 +22,8 @@ NULLABLE = ("content", "refusal")
 """Keys that a first delta and a message may well hold as null."""
 ENVELOPE: Mapping[str, Any] = {"id": "mended", "created": 1, "model": "mended"}
 """What stands around choices, where none of it can be read."""
+NAMELESS = "mended tool"
+"""Stands for a name that is missing; no tool can be called so."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 """Keys of a usage that can not be left out."""
 
@@ -244,7 +246,7 @@ class _Chat(_Mender):
             self.say("call_id", "a call opens without an id")
         opened.ids.append(call["id"])
         self._complete(call, {"type": "function"}, "call opener")
-        self._complete(function, {"arguments": ""}, "call.function")
+        self._complete(function, {"name": NAMELESS, "arguments": ""}, "call.function")
 
     def _complete(self, value: Any, defaults: Mapping[str, Any], where: str) -> None:
         if isinstance(value, dict):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from toolwire.conform.exchange import Exchange
-from toolwire.conform.mend import Dropped, mend_body, mend_stream
+from toolwire.conform.mend import NAMELESS, Dropped, mend_body, mend_stream
 from toolwire.conform.questions import QUESTIONS, TOOL_NAMES
 from toolwire.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
 from toolwire.turn import Api
@@ -60,7 +60,7 @@ def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, .
         as_sent = judge_sse(raw, api, whole_standard=True, **options)
         as_sent = [problem for problem in as_sent if topic(problem) not in OF_CALLS]
         made = mend_stream(split_sse(raw)[0], api)
-        judge = OrderJudge(api, **options)
+        judge = OrderJudge(api, **{**options, "tools": None if tools is None else (*tools, NAMELESS)})
         mended = [
             replace(problem, position=position)
             for frame, position in zip(made.frames, made.order, strict=True)

@@ -114,7 +114,7 @@ def _merge(call: dict[str, Any], fragment: dict[str, Any]) -> None:
                 _merge(inner, value)
         elif key in ("arguments", "input") and isinstance(value, str):
             call[key] = str(call.get(key, "")) + value
-        else:
+        elif value or not call.get(key):  # what says nothing takes nothing back
             call[key] = value
 
 
