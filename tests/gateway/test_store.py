@@ -94,7 +94,7 @@ async def test_items_of_input_and_output_are_found_by_their_ids_until_their_resp
     assert await store.referenced(["msg_1", "fc_1", "msg_9"], "mine") == found
     assert await store.referenced(["msg_1"], "theirs") == {}
     await store.delete("resp_1", "mine")
-    assert await store.referenced(["fc_1"], "mine") == {}
+    assert await store.referenced(["fc_1", "msg_1"], "mine") == {"msg_1": {"id": "msg_1"}}, "the later response holds it too"
 
 
 async def test_input_items_are_paged_in_both_orders(store: Store) -> None:

@@ -142,7 +142,8 @@ def _put(connection: Connection, stored: StoredResponse) -> None:
         ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
         ids.update(item.id for item in _named_output().decode(stored.response).output or () if item.id is not None)
         connection.executemany(
-            "INSERT INTO items (key_id, id, response_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            # the newest response that holds an item is the one that is kept longest
+            "INSERT INTO items (key_id, id, response_id) VALUES (?, ?, ?) ON CONFLICT (key_id, id) DO UPDATE SET response_id = excluded.response_id",
             [(stored.key_id, id, stored.id) for id in sorted(ids)],  # sorted: two writers never wait for each other in a ring
         )
 
