@@ -99,6 +99,18 @@ async def test_it_is_written_by_itself_after_a_moment(store: Store, time: Time, 
     await book.close()
 
 
+async def test_a_batch_is_over_in_the_moment_in_which_its_task_is(store: Store, time: Time) -> None:
+    """Who closes the book just then would wait for a task that is done, which waits for nothing, again and again."""
+    book = UsageBook(store, clock=time)
+    book.observe(turn())
+    task = book._flush()
+    async with asyncio.timeout(20):
+        while not task.done():
+            await asyncio.sleep(0)
+        assert book._flushing is None
+        await book.close()
+
+
 async def test_keys_and_models_are_told_apart_where_that_is_asked(book: UsageBook, time: Time) -> None:
     for key, model in (("a", "m"), ("a", "n"), ("b", "m")):
         book.observe(turn(key, model))

@@ -125,14 +125,17 @@ class UsageBook:
 
     def _flush(self) -> asyncio.Task[None]:
         if self._flushing is None:
-            self._flushing = asyncio.ensure_future(self._write())
-            self._flushing.add_done_callback(self._flushed)
+            self._flushing = asyncio.ensure_future(self._flushed())
         return self._flushing
 
-    def _flushed(self, task: asyncio.Task[None]) -> None:
-        self._flushing = None
-        if (self._writing or self._counted) and self._timer is None and self._store is not None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_soon)
+    async def _flushed(self) -> None:
+        """It is over in the same step in which its task is: who waits for a task that is done waits for nothing, and would do so for ever."""
+        try:
+            await self._write()
+        finally:
+            self._flushing = None
+            if (self._writing or self._counted) and self._timer is None and self._store is not None and not self._closed:
+                self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_soon)
 
     async def _write(self) -> None:
         """One batch, and then the months of the keys that have budgets, as all nodes' batches make them."""
