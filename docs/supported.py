@@ -50,8 +50,8 @@ ONLY: dict[Api, frozenset[str]] = {
         "logit_bias logprobs reasoning_effort verbosity modalities audio prediction web_search_options".split()
     ),
     "responses": frozenset(
-        "input instructions previous_response_id generate text max_output_tokens reasoning truncation include max_tool_calls background conversation "
-        "prompt context_management".split()
+        "input instructions previous_response_id generate text max_output_tokens reasoning truncation include "
+        "max_tool_calls background conversation prompt context_management".split()
     ),
 }
 
@@ -134,6 +134,9 @@ def fields_of(api: Api) -> dict[str, Body]:
     return {
         **{name: {name: value} for name, value in plain.items()},
         **{name: {} for name in ("model", "messages", "input")},
+        "stream_options.include_obfuscation": {"stream": True, "stream_options": {"include_obfuscation": True}},
+        "reasoning.summary": {"reasoning": {"effort": "low", "summary": "auto"}},
+        "text.verbosity": {"text": {"verbosity": "low"}},
         "stream_options": {"stream": True, "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False}},
         "tools": tools_beside,
         "tool_choice": {**tools_beside, "tool_choice": "required"},
@@ -153,7 +156,8 @@ def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:
         report = dict(plan_of(api, {**base(api), **more}, backend).report)
     except ToolwireError:
         return "refused"
-    return report.get(field, "honoured").partition(":")[0]
+    holder = field.partition(".")[0]  # where it is not served at all, its members are not named
+    return report.get(field, report.get(holder, "honoured")).partition(":")[0]
 
 
 def on_both(cell: dict[Api, str]) -> str:
@@ -180,7 +184,7 @@ def fields_table(api: Api) -> str:
     alike: dict[str, list[str]] = {"honoured": [], "ignored": [], "refused": []}  # in this order
     rows: list[tuple[str, ...]] = []
     for name in FIELDS:
-        if name in ONLY[other]:
+        if name.partition(".")[0] in ONLY[other]:
             continue
         if name not in fields_of(api):
             raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.fields.FIELDS has no sample in fields_of")
@@ -286,7 +290,10 @@ def items_table() -> str:
     return table(("input item", "is read as"), [*rows, (code(skipped), "ignored, and reported"), ("anything else", "refused")])
 
 
-OTHER_PARTS = "kept as it came: passed on by openai; by hosted where the provider takes it; refused by codex; named in the text for cursor and acp"
+OTHER_PARTS = (
+    "kept as it came: passed on by openai; by hosted where the provider takes it; refused by codex and local; named in the text for cursor and acp; "
+    "an `input_file` by its URL is refused by all but the last two"
+)
 
 
 def parts_table() -> str:

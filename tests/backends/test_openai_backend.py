@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from toolwire.backends.openai import OPTIONS, OpenAIBackend, OpenAIOptions, render
 from toolwire.backends.openai.read import FINISH_REASONS, AnswerReader
+from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.testing.upstream import SINS, Chunk, FakeUpstream, Reply, Script, answer, chunk, completion, sinned
 from toolwire.turn import (
@@ -525,6 +526,12 @@ def test_reasoning_goes_back_only_where_the_setting_says_so() -> None:
     items = (user("q"), Reasoning(content=("raw",)), Call("c", "search", "{}"), Result("c", (TextPart("r"),)))
     assert "reasoning_content" not in messages(*items)[1]
     assert messages(*items, options={"reasoning_history": True})[1]["reasoning_content"] == "raw"
+
+
+def test_a_file_by_its_url_is_refused_since_chat_completions_has_no_place_for_it() -> None:
+    with pytest.raises(ToolwireError, match="no file by its URL") as refused:
+        messages(Message("user", (OtherPart("input_file", {"type": "input_file", "file_url": "https://x/y.pdf"}),)))
+    assert refused.value.failure.kind == "unsupported_value"
 
 
 def test_parts_roles_names_and_refusals() -> None:

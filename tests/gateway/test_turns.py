@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.base import Batch
+from toolwire.backends.base import Batch, Capabilities
+from toolwire.decode import responses
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text
 from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer
+from toolwire.gateway.fields import report
 from toolwire.gateway.pipeline import Caller, TurnSummary
 from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend
@@ -328,6 +330,45 @@ async def test_the_report_names_what_was_not_plainly_honoured(table: Any) -> Non
     answer = await table.play("say x", tools="emulated").answer("chat", asks(seed=1, tool_choice="auto", temperature=0.5, frobnicate=1, max_tokens=5))
     report = dict(answer.headers)[b"x-toolwire-report"].decode()
     assert report == "unknown_fields=ignored; max_tokens=ignored; seed=ignored; temperature=ignored; tool_choice=emulated; tools=emulated"
+
+
+MEMBERS = {"text": {"verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}, "stream_options": {"include_obfuscation": True}}
+
+
+@pytest.mark.parametrize(
+    ("honoured", "told"),
+    [
+        ((), "reasoning=ignored; stream_options.include_obfuscation=ignored; text.verbosity=ignored"),
+        (("reasoning", "verbosity"), "reasoning.summary=ignored; stream_options.include_obfuscation=ignored"),
+        (("reasoning", "reasoning.summary"), "stream_options.include_obfuscation=ignored; text.verbosity=ignored"),
+    ],
+)
+async def test_members_that_are_not_honoured_are_named_unless_their_field_is(honoured: tuple[str, ...], told: str) -> None:
+    turn = responses.decode({"model": "m", "input": "?", "stream": True, **MEMBERS})
+    assert report(turn, Capabilities(fields=frozenset(honoured)), "none") == tuple(tuple(entry.split("=")) for entry in told.split("; "))
+    silent = responses.decode({"model": "m", "input": "?", "text": {"verbosity": None}, "stream_options": {"include_obfuscation": False}})
+    assert report(silent, Capabilities(), "none") == ()
+
+
+async def test_a_custom_tool_that_is_offered_as_a_function_is_reported() -> None:
+    turn = responses.decode({"model": "m", "input": "?", "tools": [{"type": "custom", "name": "run"}]})
+    assert report(turn, Capabilities(tools=True), "native") == (("tools.custom", "emulated"),)
+    assert report(turn, Capabilities(tools=True, custom_tools=True), "native") == ()
+
+
+async def test_every_heal_of_a_history_is_reported(table: Any) -> None:
+    def call(id: str) -> dict[str, Any]:
+        return {"id": id, "type": "function", "function": {"name": "write", "arguments": "{}"}}
+
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "tool_calls": [call("c"), call("c"), call("d")]},
+        *({"role": "tool", "tool_call_id": "c", "content": text} for text in "12"),
+        {"role": "user", "content": "b"},
+    ]
+    answer = await table.play("say x").answer("chat", {"messages": messages})
+    report = dict(answer.headers)[b"x-toolwire-report"].decode()
+    assert report == "messages=healed:duplicate_call,duplicate_result,missing_result"
 
 
 async def test_hosted_tools_are_reported_never_refused(table: Any) -> None:

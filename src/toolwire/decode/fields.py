@@ -193,6 +193,11 @@ COMMON: dict[str, Rule] = {
 }
 
 
+MEMBERS: dict[str, tuple[str, ...]] = {"text": ("verbosity",), "reasoning": ("summary",), "stream_options": ("include_obfuscation",)}
+"""Members that are honoured or not apart from the field that holds them; they are named with it, as in `text.verbosity`."""
+_HOLDERS = frozenset(MEMBERS)
+
+
 # --- the engine --------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +213,9 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
         rule = rules.get(name)
         if rule is not None:
             rule(name, value)
+    if not _HOLDERS.isdisjoint(sent):
+        held = {name: body[name] for name in sent if name in MEMBERS and isinstance(body.get(name), dict)}
+        sent += [f"{name}.{member}" for name, value in held.items() for member in MEMBERS[name] if value.get(member)]
     return frozenset(sent)
 
 

@@ -27,6 +27,7 @@ FIELDS: dict[str, Rule] = {
     "instructions": "gateway",
     "stream": "gateway",
     "stream_options": "gateway",
+    "stream_options.include_obfuscation": "backend",
     "n": "chat_only",
     "previous_response_id": "responses_only",
     "generate": "responses_only",
@@ -55,7 +56,9 @@ FIELDS: dict[str, Rule] = {
             "top_logprobs",
             "reasoning_effort",
             "reasoning",
+            "reasoning.summary",
             "verbosity",
+            "text.verbosity",
             "user",
             "safety_identifier",
             "prompt_cache_key",
@@ -108,7 +111,9 @@ ONLY: dict[str, Api] = {
             "input",
             "instructions",
             "text",
+            "text.verbosity",
             "reasoning",
+            "reasoning.summary",
             "max_output_tokens",
             "max_tool_calls",
             "truncation",
@@ -124,7 +129,11 @@ ONLY: dict[str, Api] = {
     ),
 }
 """Fields that only one API has; sent to the other they mean nothing there."""
+ALIKE = {"text.verbosity": "verbosity"}
+"""What a backend that lists the one does with the other."""
 _KNOWN = frozenset(FIELDS)
+HEALED = "healed:"
+"""How a note on what was put right begins. There may be several on one field; one report names them all."""
 _NOTE = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
 
 
@@ -144,27 +153,35 @@ class _Case(NamedTuple):
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
     can, known = capabilities, turn.sent & _KNOWN
     case = _Case(turn.api, turn.tool_choice.mode, turn.output.type, strategy, can.fields, can.tool_choice, can.schema, can.strict)
-    strict = strategy in ("native", "parked") and not can.strict and any(tool.strict for tool in turn.offered())
-    if len(known) == len(turn.sent) and not strict and not turn.notes:  # nearly always
+    own = strategy in ("native", "parked")
+    strict = own and not can.strict and any(tool.strict for tool in turn.offered())
+    custom = own and not can.custom_tools and any(tool.kind == "custom" for tool in turn.offered())
+    if len(known) == len(turn.sent) and not strict and not custom and not turn.notes:  # nearly always
         return _told(known, case)
     out = {"unknown_fields": "ignored"} if len(known) < len(turn.sent) else {}
     out.update(_told(known, case))
     if strict:
         out["tools.strict"] = "ignored"
+    if custom:
+        out["tools.custom"] = "emulated"
     for name, what in turn.notes:
         group, _, rest = name.partition(".")
         if rest and group == "tools" and rest not in HOSTED and rest not in ("namespace", "unknown"):
             name = "tools.unknown"
         if _NOTE.match(name):
-            out[name] = what
+            before, heal = out.get(name, ""), what.removeprefix(HEALED)
+            both = before.startswith(HEALED) and heal != what
+            out[name] = f"{before},{heal}" if both else what
     return tuple(out.items())
 
 
 @lru_cache(1024)
 def _told(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
     """Which of these fields are not plainly honoured: most requests have the same ones."""
-    found = ((name, _disposition(name, FIELDS[name], case)) for name in sorted(sent))
-    return tuple((name, what) for name, what in found if what != "honoured")
+    found = {name: _disposition(name, FIELDS[name], case) for name in sorted(sent)}
+    return tuple(
+        (name, what) for name, what in found.items() if what != "honoured" and (found.get(name.partition(".")[0]) != what or "." not in name)
+    )
 
 
 def _disposition(name: str, rule: Rule, case: _Case) -> Disposition:
@@ -172,7 +189,7 @@ def _disposition(name: str, rule: Rule, case: _Case) -> Disposition:
     if ONLY.get(name, api) != api:
         return "ignored"
     if rule == "backend":
-        return "honoured" if name in case.fields else "ignored"
+        return "honoured" if ALIKE.get(name, name) in case.fields else "ignored"
     if rule in ("tools", "choice"):
         if strategy == "none":
             return "honoured"

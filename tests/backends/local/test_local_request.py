@@ -8,7 +8,8 @@ import pytest
 
 from toolwire.backends.local import LocalOptions
 from toolwire.backends.local.request import render
-from toolwire.turn import Constraint, Message, Sampling, TextPart, ToolSpec, Turn
+from toolwire.errors import ToolwireError
+from toolwire.turn import Constraint, Message, OtherPart, Sampling, TextPart, ToolSpec, Turn
 
 HELD = Constraint((ToolSpec("f"),), "<tool_call:k>\n", "\n</tool_call:k>", True)
 FREE = Constraint((ToolSpec("f"),), "<tool_call:k>\n", "\n</tool_call:k>", False)
@@ -22,6 +23,12 @@ FREE = Constraint((ToolSpec("f"),), "<tool_call:k>\n", "\n</tool_call:k>", False
 def test_how_long_an_answer_may_be(constraint: Constraint | None, sent: int | None, most: int) -> None:
     turn = Turn("chat", "m", (Message("user", (TextPart("?"),)),), sampling=Sampling(max_tokens=sent), constraint=constraint)
     assert json.loads(render(turn, LocalOptions(), ""))["max_tokens"] == most
+
+
+def test_what_the_model_can_not_read_is_refused() -> None:
+    turn = Turn("chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),))
+    with pytest.raises(ToolwireError, match="'input_audio': text only"):
+        render(turn, LocalOptions(), "")
 
 
 def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:

@@ -10,7 +10,8 @@ from toolwire.backends.local.options import LocalOptions
 from toolwire.emulate.constrain import ANSWER, ANY_OBJECT, ARGUMENTS, Limits, json_lark, lark
 from toolwire.emulate.form import Form
 from toolwire.emulate.transcript import transcript
-from toolwire.turn import Message, TextPart, Turn
+from toolwire.errors import ToolwireError
+from toolwire.turn import Message, OtherPart, TextPart, Turn
 
 Body = dict[str, Any]
 SAMPLED = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias")
@@ -75,4 +76,7 @@ def grammar_of(turn: Turn, limits: Limits, refused: Collection[str] = (), small:
 
 
 def _text(message: Message) -> str:
+    other = next((part.kind for part in message.parts if isinstance(part, OtherPart)), None)
+    if other is not None:
+        raise ToolwireError("unsupported_value", f"The embedded model does not take content of the type {other[:40]!r}: text only.")
     return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))

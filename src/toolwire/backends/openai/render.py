@@ -16,6 +16,7 @@ from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import Profile
+from toolwire.errors import ToolwireError
 from toolwire.turn import NO_SAMPLING, Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, Sampling, TextPart, ToolSpec, Turn
 
 Body = dict[str, Any]
@@ -200,6 +201,8 @@ def _part(part: Part) -> Body:
 def _other_part(part: OtherPart) -> Body:
     raw = dict(part.raw)
     if raw.get("type") == "input_file":  # the Responses shape of what chat calls a file
+        if raw.get("file_url") is not None:
+            raise ToolwireError("unsupported_value", "This model takes no file by its URL: send what is in it, as file_data.", param="input")
         return {"type": "file", "file": {key: raw[key] for key in ("file_id", "file_data", "filename") if raw.get(key) is not None}}
     return raw
 
