@@ -125,12 +125,16 @@ def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
 def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     custom = [] if capabilities.custom_tools else [tool.name for tool in turn.tools if tool.kind == "custom"]
     customs = frozenset(custom) if custom else _NOBODY
-    if customs:
+    if customs or (plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))):  # the history may tell of others
         turn = replace(turn, tools=tuple(map(freeform.as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items)))
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
         turn = replace(turn, items=(asked, *turn.items), output=OutputFormat())
     return plan if turn is plan.turn else replace(plan, turn=turn, customs=customs)
+
+
+def _is_custom(item: Item) -> bool:
+    return isinstance(item, Call | Result) and item.kind == "custom"
 
 
 def _as_function_item(item: Item) -> Item:
