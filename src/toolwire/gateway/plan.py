@@ -175,7 +175,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     if constrained:  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
-        tools = tuple(replace(tool, strict=not (exact(tool.parameters, own=capabilities.strict) and is_held(tool.parameters))) for tool in tools)
+        tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
@@ -217,6 +217,15 @@ def _constraint(tools: tuple[ToolSpec, ...], turn: Turn, form: Form, rules: Poli
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered)
+
+
+def _is_checked(tool: ToolSpec, own: bool) -> bool:
+    """Whether the schema says more than the decoder is held to. What is no schema says nothing, unless it is declared strict: that is an error."""
+    if exact(tool.parameters, own=own) and is_held(tool.parameters):
+        return False
+    from toolwire.emulate.schema import is_schema
+
+    return tool.strict or is_schema(tool.parameters)
 
 
 def _scanner(
