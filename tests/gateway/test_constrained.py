@@ -165,6 +165,14 @@ async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_t
     assert calls(body) == [("get_weather", '{"city": "Rome"}')] and len(table.backend.seen) == 2
 
 
+async def test_items_that_must_differ_are_checked_when_the_call_is_complete(table: Any) -> None:
+    cities = {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2}
+    schema = {"type": "object", "properties": {"cities": cities}, "required": ["cities"], "additionalProperties": False}
+    table.play('call get_weather {"cities": ["a", "a"]}\n---\ncall get_weather {"cities": ["a", "b"]}', tools="constrained")
+    body = await table.body("chat", asks(tools=declares(schema, strict=True), tool_choice="required"))
+    assert calls(body) == [("get_weather", '{"cities": ["a", "b"]}')] and len(table.backend.seen) == 2
+
+
 async def test_a_schema_too_large_to_be_held_is_checked_when_the_call_is_complete(table: Any) -> None:
     wide = {f"k{number}": CITY for number in range(2500)}
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": wide, "required": list(wide)}}}]
