@@ -108,6 +108,9 @@ def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
         {"type": "array", "minItems": 500, "items": {"type": "boolean"}},
         {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
         {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": ["a", "b", "c"]}},
+        {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [1, 1.0, 2]}},
+        {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [True, 1, 1.0]}},
+        {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [{"a": [1, {}]}, {"a": [1.0, {}]}, {"a": [True, {}]}]}},
         {"type": "array", "contains": {"const": 7}, "items": {"type": "integer"}},
         {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "a"}], "items": False, "minItems": 2},
         {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "minProperties": 1, "maxProperties": 1},
@@ -125,6 +128,7 @@ def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
             ]
         },
         {"enum": ["a", "b"], "not": {"const": "a"}},
+        {"enum": [1, True, "b"], "not": {"const": 1.0}},
         {"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": {"const": 5}}},
         {"$defs": {"node": NODE}, "$ref": "#/$defs/node"},
         {
@@ -139,6 +143,52 @@ def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
 )
 def test_every_keyword_is_kept_or_said_more_narrowly(schema: dict[str, Any]) -> None:
     holds(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "left"),
+    [
+        ({"type": "integer", "enum": [1, 50], "minimum": 10}, [50]),
+        ({"enum": [1, 2.5, True, "1"], "maximum": 2}, [1, True, "1"]),
+        ({"enum": [0, 1, 2], "exclusiveMinimum": 0, "exclusiveMaximum": 2}, [1]),
+        ({"enum": [0.3, 0.35, 10**400, 1e400, "x"], "multipleOf": 0.1}, [0.3, 10**400, "x"]),
+        ({"enum": ["", "ab", "abcd", 5], "minLength": 1, "maxLength": 3}, ["ab", 5]),
+        ({"enum": [[], [1], [1, 1.0], [1, True]], "minItems": 1, "maxItems": 2, "uniqueItems": True}, [[1], [1, True]]),
+        ({"enum": [{}, {"a": 1}, {"a": 1, "b": 2}], "required": ["a"], "maxProperties": 1}, [{"a": 1}]),
+        ({"allOf": [{"enum": [1, 50]}, {"anyOf": [{"minimum": 10}]}]}, [50]),
+        ({"$ref": "#/$defs/low", "minimum": 10, "$defs": {"low": {"enum": [1, 50]}}}, [50]),
+        ({"anyOf": [{"const": 1}, {"enum": [2, 50]}], "minimum": 10}, [50]),
+        ({"const": 1, "enum": [1.0, 2]}, [1]),
+    ],
+)
+def test_values_that_are_listed_are_those_that_the_bounds_beside_them_allow(schema: dict[str, Any], left: list[Any]) -> None:
+    for portable in (True, False):
+        told = bounded(schema, portable=portable)["enum"]
+        assert told == left and list(map(type, told)) == list(map(type, left))
+
+
+def test_a_list_of_which_the_bounds_leave_nothing_has_no_instance() -> None:
+    none = {"type": "object", "properties": {"v": {"enum": [1, 2], "minimum": 10}}}
+    assert arguments_schema(none)["properties"] == {} and not is_held({**none, "required": ["v"]})
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        ({"enum": ["a", "b"], "pattern": "^b$"}, False),
+        ({"enum": [1, 2], "pattern": "^b$"}, True),
+        ({"const": [1], "items": {"type": "string"}}, False),
+        ({"const": {"a": 1}, "properties": {"a": {"type": "string"}}}, False),
+        ({"const": {"a": 1}}, True),
+        ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, True),
+        ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"type": "string"}}, False),
+        ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [1, 1.0]}}, False),
+        ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [1, True]}}, True),
+        ({"allOf": [{"type": "array", "uniqueItems": True, "items": {"type": "string"}}, {"minItems": 2}]}, False),
+    ],
+)
+def test_what_a_bounded_schema_does_not_keep_is_not_said_to_be_held(value: dict[str, Any], held: bool) -> None:
+    assert is_held({"type": "object", "properties": {"v": value}, "required": ["v"]}) == held
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,26 @@ async def test_a_custom_tool_makes_the_round_trip_over_a_server_that_knows_only_
     assert asked[0].body["tools"][0]["function"]["parameters"]["required"] == ["input"]
     done = json.loads(raw.decode().split("data: ")[-1])["response"]["output"][0]
     assert (done["type"], done["input"]) == ("custom_tool_call", text)
+
+
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("way", ["native", "emulated", "constrained"])
+@pytest.mark.parametrize("tools", [[], [FUNCTION], [{"type": "custom", "name": "apply_patch"}]], ids=["none", "another", "the same"])
+async def test_a_custom_call_in_the_history_is_the_same_call_whatever_the_request_offers(table: Any, tools: list[Any], way: Any) -> None:
+    history = [
+        {"role": "user", "content": "q"},
+        {"type": "custom_tool_call", "call_id": "c0", "name": "apply_patch", "input": '*** "Begin" Patch\n'},
+        {"type": "custom_tool_call_output", "call_id": "c0", "output": "done"},
+        {"role": "user", "content": "Make a title."},
+    ]
+    async with FakeUpstream(Reply.stream(answer("A title"))) as upstream:
+        backend = OpenAIBackend("m", OpenAIOptions(base_url=upstream.base_url, model="m", tools=way))
+        await table.serve(backend).body("responses", {"input": history, "tools": tools})
+        await backend.close()
+    said = upstream.requests[-1].body["messages"]
+    if way == "native":
+        assert next(one for one in said if "tool_calls" in one)["tool_calls"][0]["function"]["arguments"] == wrap('*** "Begin" Patch\n')
+    else:
+        assert wrap('*** "Begin" Patch\n') in next(one for one in said if one["role"] == "assistant")["content"]

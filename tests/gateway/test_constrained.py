@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -97,17 +98,36 @@ async def test_markup_that_the_history_shows_is_barred_from_text(table: Any) -> 
     assert all(text in history for text in held[-1].barred), "what is barred is what the model was shown"
 
 
-@pytest.mark.parametrize("city", [{"type": "strnig"}, {"type": ["string", "nul"]}])
+def declares(schema: Any, **fields: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "get_weather", "parameters": schema, **fields}}]
+
+
+NO_SCHEMAS = [
+    {"type": "objekt"},
+    {"type": "object", "properties": {"city": {"type": "strnig"}}},
+    {"type": "object", "properties": {"city": {"type": ["string", "nul"]}}},
+    {"type": "object", "properties": {"city": {"type": "string", "pattern": "("}}},
+    {"type": "object", "properties": {"city": {"oneOf": 3}}},
+]
+
+
+@pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
 @pytest.mark.parametrize("choice", ["auto", "required"])
-async def test_a_type_that_no_schema_knows_is_one_clear_error(table: Any, choice: str, city: Any) -> None:
+async def test_what_is_no_schema_is_one_clear_error_where_it_is_declared_strict(table: Any, choice: str, schema: Any) -> None:
     table.play(CALL, tools="constrained")
-    for schema in ({"type": "objekt"}, {"type": "object", "properties": {"city": city}}):
-        with pytest.raises(ToolwireError) as told:
-            await table.body(
-                "chat", asks(tools=[{"type": "function", "function": {"name": "get_weather", "parameters": schema}}], tool_choice=choice)
-            )
-        assert told.value.failure.kind == "invalid_value" and told.value.failure.param == "tools[0].parameters"
+    with pytest.raises(ToolwireError) as told:
+        await table.body("chat", asks(tools=declares(schema, strict=True), tool_choice=choice))
+    assert told.value.failure.kind == "invalid_value" and told.value.failure.param == "tools[0].parameters"
     assert not table.backend.seen
+
+
+@pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("tools", ["native", "emulated", "constrained"])
+async def test_what_is_no_schema_is_served_where_nobody_said_that_it_is_strict(table: Any, tools: Any, choice: str, schema: Any) -> None:
+    table.play(CALL, tools=tools)
+    body = await table.body("chat", asks(tools=[*declares(schema), TOOLS[1]], tool_choice=choice))
+    assert calls(body) == [("get_weather", '{"city": "Paris"}')] and len(table.backend.seen) == 1
 
 
 async def test_without_tools_nothing_is_held(table: Any) -> None:
@@ -140,10 +160,17 @@ async def test_a_call_that_is_cut_is_never_a_completed_one(table: Any, holds: An
 
 async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_the_call_is_complete(table: Any) -> None:
     unheld = {**CITY, "properties": {"city": {"type": "string", "not": {"const": "Paris"}}}}
-    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": unheld}}]
     table.play(f'{CALL}\n---\ncall get_weather {{"city": "Rome"}}', tools="constrained")
-    body = await table.body("chat", asks(tools=tools, tool_choice="required"))
+    body = await table.body("chat", asks(tools=declares(unheld), tool_choice="required"))
     assert calls(body) == [("get_weather", '{"city": "Rome"}')] and len(table.backend.seen) == 2
+
+
+async def test_items_that_must_differ_are_checked_when_the_call_is_complete(table: Any) -> None:
+    cities = {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2}
+    schema = {"type": "object", "properties": {"cities": cities}, "required": ["cities"], "additionalProperties": False}
+    table.play('call get_weather {"cities": ["a", "a"]}\n---\ncall get_weather {"cities": ["a", "b"]}', tools="constrained")
+    body = await table.body("chat", asks(tools=declares(schema, strict=True), tool_choice="required"))
+    assert calls(body) == [("get_weather", '{"cities": ["a", "b"]}')] and len(table.backend.seen) == 2
 
 
 async def test_a_schema_too_large_to_be_held_is_checked_when_the_call_is_complete(table: Any) -> None:
@@ -199,6 +226,30 @@ async def test_a_refusal_is_healed_within_the_request(table: Any, judge: Judge, 
         assert calls(json.loads(answer.body)) == [("get_weather", '{"city": "Paris"}')]
         assert dict(answer.headers)[b"x-toolwire-tools"].startswith(b"count=1;")
     assert backend.asked == list(ways)
+
+
+async def test_what_is_no_schema_does_not_keep_a_refusal_from_being_healed(table: Any) -> None:
+    table.serve(Refusing("native", "constrained"))
+    assert calls(await table.body("chat", asks(tools=declares(NO_SCHEMAS[1])))) == [("get_weather", '{"city": "Paris"}')]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_stream_has_begun(table: Any, judge: Judge, api: Any) -> None:
+    class Slow(Refusing):
+        async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+            await asyncio.sleep(0.08)
+            async for batch in super().run(turn):
+                yield batch
+
+    told = declares(NO_SCHEMAS[0], strict=True)
+    asked = asks(tools=told) if api == "chat" else {"input": "?", "tools": [{"type": "function", **told[0]["function"]}], "store": False}
+    with pytest.raises(ToolwireError, match="Invalid schema"):
+        await table.serve(Slow("native", "constrained")).stream(api, asked)
+    settings = table.serve(Slow("native", "constrained")).gateway.settings
+    table.gateway.settings = replace(settings, server=replace(settings.server, commit_after_s=0.01))
+    raw = await table.stream(api, asked)
+    judge.stream(raw, api)
+    assert b"Invalid schema" in raw
 
 
 async def test_what_is_remembered_costs_the_next_request_nothing(table: Any) -> None:

@@ -10,17 +10,20 @@ from typing import Any
 import pytest
 
 from toolwire.backends.base import Batch, Capabilities
+from toolwire.config import Settings
 from toolwire.decode import responses
 from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text
+from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer
 from toolwire.gateway.fields import report
+from toolwire.gateway.keys import KeyGrant, KeyLimits
+from toolwire.gateway.limits import Limits
 from toolwire.gateway.pipeline import Caller, TurnSummary
 from toolwire.gateway.store import Store
-from toolwire.testing import ScriptedBackend
+from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
-from toolwire.turn import Message, TextPart, Turn
+from toolwire.turn import Api, Message, TextPart, Turn
 
 TOOL = {
     "type": "function",
@@ -157,6 +160,73 @@ async def test_then_it_fails_clearly_and_no_call_is_invented(table: Any, choice:
         await table.answer("chat", asks(tool_choice=choice, stream=stream))
     assert caught.value.failure.kind == "no_tool_call" and caught.value.failure.param == "tool_choice"
     assert len(table.backend.seen) == 2
+
+
+class Counting(ScriptedBackend):
+    """Tells cached tokens and those of thoughts too: a tenth of its input and of its output. `at_once`: a run is one batch."""
+
+    def __init__(self, script: str, at_once: bool = False) -> None:
+        super().__init__("m", ScriptedOptions(script=script, tools="emulated"))
+        self._at_once = at_once
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        whole: Batch = []
+        async for batch in super().run(turn):
+            said = [self._counted(one) if isinstance(one, Usage) else one for one in batch]
+            whole += said
+            if not self._at_once:
+                yield said
+        if self._at_once:
+            yield whole
+
+    @staticmethod
+    def _counted(one: Usage) -> Usage:
+        return Usage(one.input_tokens, one.output_tokens, one.input_tokens // 10, one.output_tokens // 10)
+
+
+TALK, UNFIT, FIT = "say No.\nusage 100 50", 'call get_weather {"town": "x"}\nusage 100 50', 'call get_weather {"city": "x"}\nusage 200 70'
+BOTH, SECOND = (300, 120, 30, 12), (200, 70, 20, 7)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize(
+    ("script", "at_once", "used"),
+    [
+        (f"{TALK}\n---\n{FIT}", False, BOTH),
+        (f"{TALK}\n---\n{FIT}", True, BOTH),
+        (f"{UNFIT}\n---\n{FIT}", True, BOTH),
+        (f"{UNFIT}\n---\n{FIT}", False, SECOND),  # it was ended before it had counted
+        (f"{TALK}\n---\nsay No.\nusage 200 70", False, BOTH),
+        (f"{TALK}\n---\n{UNFIT}", True, (200, 100, 20, 10)),
+        (f"{TALK}\n---\nfail backend broken", False, (100, 50, 10, 5)),
+    ],
+    ids=["no call", "no call at once", "unfit at once", "unfit", "never a call", "no call, then unfit", "no call, then failed"],
+)
+async def test_every_attempt_of_a_turn_is_counted(table: Any, script: str, at_once: bool, used: tuple[int, ...], api: Api, stream: bool) -> None:
+    """By the answer, by whoever observes turns (metrics, the journal, the book of usage), and by the key's limits."""
+    told: list[TurnSummary] = []
+    key = KeyGrant(limits=KeyLimits(tokens_per_minute=10_000))
+    table.serve(Counting(script, at_once)).gateway.observers.append(told.append)
+    table.gateway.limits = Limits(Settings(), clock=lambda: 0)  # nothing comes back meanwhile
+    asked: dict[str, Any] = {"input": "?", "tools": [{"type": "function", **STRICT["function"]}], "store": False}  # type: ignore[dict-item]
+    if api == "chat":
+        asked = {"messages": [{"role": "user", "content": "?"}], "tools": [STRICT], **({"stream_options": {"include_usage": True}} if stream else {})}
+    try:
+        body = await (table.stream if stream else table.body)(api, {**asked, "tool_choice": "required"}, key_id="k", grant=key)
+    except ToolwireError:
+        assert "city" not in script
+    else:
+        last = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")][-1] if stream else body
+        usage = last.get("response", last)["usage"]
+        names = ("prompt_tokens", "completion_tokens") if api == "chat" else ("input_tokens", "output_tokens")
+        details = usage[f"{names[0]}_details"]["cached_tokens"], usage[f"{names[1]}_details"]["reasoning_tokens"]
+        assert (usage[names[0]], usage[names[1]], *details, usage["total_tokens"]) == (*used, used[0] + used[1])
+    table.gateway.told.now()
+    [one] = told
+    assert (one.input_tokens, one.output_tokens, one.cached_tokens, one.reasoning_tokens) == used
+    left = dict(table.gateway.limits.headers("k", key.limits))[b"x-ratelimit-remaining-tokens"]
+    assert 10_000 - int(left) == used[0] + used[1]
 
 
 async def test_text_before_a_required_call_still_arrives(table: Any) -> None:

@@ -1,8 +1,8 @@
 """A client's JSON schema made finite, in the keywords that grammars keep.
 
 - Sound: every instance of the bounded schema is an instance of the client's own. What a grammar can not say is said more narrowly (`uniqueItems`: one
-  item; `if`: its `then` branch; open objects: the properties that are named). `not` beyond a list of values, and a pattern that looks around, are
-  left to the check of the complete call.
+  item; `if`: its `then` branch; open objects: the properties that are named). `not` beyond a list of values, a pattern that looks around, what
+  `listed` does not judge, and several items that must differ without being listed are left to the check of the complete call.
 - Finite: strings, arrays, free-form objects, digits and recursion end by `Limits`, whatever the model would like to write.
 - Whatever a client sends is taken: keywords of the wrong type, broken references and schemas without an instance never raise.
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
-from toolwire.emulate.keywords import ABOUT, Schema, is_a, join, own, reference, references, same, values
+from toolwire.emulate.keywords import ABOUT, Schema, identity, is_a, join, own, reference, references, values
+from toolwire.emulate.listed import distinct, is_judged, kept
 from toolwire.emulate.numbers import LARGEST, Numbers
 from toolwire.emulate.patterns import KEY, key_pattern, portable_pattern, rust_pattern
 
@@ -56,8 +57,9 @@ def arguments_schema(parameters: Mapping[str, Any], limits: Limits = DEFAULT, *,
 
 
 def is_held(parameters: Mapping[str, Any]) -> bool:
-    """Whether the bounded arguments are instances of these parameters; else nothing but an object can be asked for."""
-    return _Bounding(parameters, DEFAULT, True).whole({"allOf": [parameters, {"type": "object"}]}) is not None
+    """Whether the bounded arguments are instances of these parameters; else they may be more, or nothing but an object can be asked for."""
+    bounding = _Bounding(parameters, DEFAULT, True)
+    return bounding.whole({"allOf": [parameters, {"type": "object"}]}) is not None and bounding.sound
 
 
 def _anything(limits: Limits, portable: bool) -> Schema:
@@ -80,6 +82,8 @@ class _Bounding:
         self._root = root
         self._limits = limits
         self._portable = portable
+        self.sound = True
+        """False: not all that `exact` takes for kept is kept."""
         self._nodes = 0
         self._definitions: Schema = {}
         self._names: dict[tuple[str, int], str | None] = {}
@@ -210,13 +214,11 @@ class _Bounding:
         return _any_of([*scalars, {"type": "array", "items": inner, "maxItems": self._limits.items}, self._map(inner, 0, self._limits.keys)])
 
     def _enum(self, keywords: Schema, types: list[str]) -> Schema | None:
-        refused = values(keywords.get("not"))
-        kept = [
-            one
-            for one in keywords["enum"]
-            if (types == [""] or "type" not in keywords or any(is_a(one, type) for type in types)) and not any(same(one, other) for other in refused)
-        ]
-        return {"enum": kept} if kept else None
+        refused = set(map(identity, values(keywords.get("not"))))
+        typed = [one for one in keywords["enum"] if "type" not in keywords or any(is_a(one, type) for type in types)]
+        left = kept([one for one in typed if not refused or identity(one) not in refused], keywords)
+        self.sound = self.sound and is_judged(left, keywords)
+        return {"enum": left} if left else None
 
     def _string(self, keywords: Schema) -> Schema | None:
         fewest = max(0, math.ceil(keywords.get("minLength", 0)))
@@ -261,8 +263,9 @@ class _Bounding:
             most = min(most, len(firsts))
         if fewest > most:
             return None
-        if keywords.get("uniqueItems") and fewest > 1 and inner is not None and not firsts:
-            firsts = _shared_out(inner, fewest)
+        if keywords.get("uniqueItems") and fewest > 1:
+            dealt = _shared_out(inner, fewest) if inner is not None and not firsts else []
+            firsts, self.sound = dealt or firsts, self.sound and bool(dealt)
         most = min(most, max(self._limits.items, fewest, len(firsts)))
         out: Schema = {"type": "array", "items": inner if inner is not None else False, "maxItems": most}
         if fewest:
@@ -328,5 +331,5 @@ def _any_of(options: list[Schema | None]) -> Schema | None:
 
 def _shared_out(inner: Schema, count: int) -> list[Schema]:
     """Listed values, dealt to so many places, so that no two places can hold the same."""
-    listed = inner.get("enum", [])
+    listed = distinct(inner.get("enum", ()))
     return [{"enum": listed[place::count]} for place in range(count)] if len(listed) >= count else []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -35,7 +34,8 @@ def _union(one: list[Any], other: list[Any]) -> list[Any]:
 
 
 def _common(one: list[Any], other: list[Any]) -> list[Any]:
-    return [value for value in one if any(same(value, another) for another in other)]
+    known = set(map(identity, other))
+    return [value for value in one if identity(value) in known]
 
 
 def _common_types(one: list[str], other: list[str]) -> list[str]:
@@ -152,5 +152,10 @@ def is_a(value: Any, type: str) -> bool:
     return isinstance(value, NUMBER) and (type == "number" or isinstance(value, int) or value.is_integer())
 
 
-def same(one: Any, other: Any) -> bool:
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+def identity(value: Any) -> Hashable:
+    """Equal for values that are the same to JSON schema: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, Mapping):
+        return "object", frozenset((name, identity(inner)) for name, inner in value.items())
+    if isinstance(value, list):
+        return "array", tuple(map(identity, value))
+    return isinstance(value, bool), value

@@ -30,6 +30,14 @@ def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
         raise ToolwireError("invalid_value", f"Invalid schema: {reason}", param=param, code="invalid_json_schema") from None
 
 
+def is_schema(schema: Mapping[str, Any]) -> bool:
+    try:
+        compile_schema(schema, "")
+    except ToolwireError:
+        return False
+    return True
+
+
 class SchemaCheck:
     """Judges complete arguments of strict tools: the `Check` that the scanner is given."""
 

@@ -1,7 +1,7 @@
 """One run, or, where a call was required and none came or a strict call did not fit its schema, two.
 
 A required call is enforced here for backends that only know text: nothing goes out before the first call is seen; an answer without one is asked
-for again once, with a corrective message; then the turn fails clearly. A call is never invented.
+for again once, with a corrective message; then the turn fails clearly. A call is never invented. What an attempt used counts, whatever became of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from time import perf_counter
 
 from toolwire.backends.base import Backend, Batch
 from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text
+from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Usage
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.timeouts import Timeouts
@@ -84,10 +84,12 @@ def attempts(
 
 
 class _Attempt:
-    """Decides what of an attempt may go out. Text waits while a call is required; a strict call that does not fit ends the attempt."""
+    """Decides what of an attempt may go out. Text waits while a call is required, usage never; a strict call that does not fit ends the attempt."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, before: Usage) -> None:
+        """`before`: what earlier attempts used."""
         self._waiting = plan.required
+        self._before = self.used = before
         self._held: list[Event] = []
         self.answer: list[str] = []
         self.sent = False
@@ -96,6 +98,10 @@ class _Attempt:
 
     def feed(self, batch: list[Event]) -> list[Event]:
         out: list[Event] = []
+        counted = [event for event in batch if isinstance(event, Usage)]
+        if counted:
+            batch = [event for event in batch if not isinstance(event, Usage)]
+            self.used = self._before + counted[-1]
         for place, event in enumerate(batch):
             if isinstance(event, Text):
                 self.answer.append(event.text)
@@ -119,7 +125,7 @@ class _Attempt:
                 self._waiting = False
             (self._held if self._waiting else out).append(event)
         self.sent = self.sent or bool(out)
-        return out
+        return [self.used, *out] if counted else out
 
     @property
     def rejected(self) -> bool:
@@ -127,9 +133,9 @@ class _Attempt:
 
 
 async def _judged(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | None, timeouts: Timeouts | None) -> AsyncGenerator[Batch, None]:
-    turn = plan.turn
+    turn, used = plan.turn, Usage(0, 0)
     for last in (False, True):
-        interpreter, attempt = Interpreter(plan, ids), _Attempt(plan)
+        interpreter, attempt = Interpreter(plan, ids), _Attempt(plan, used)
         async with aclosing(interpreted(backend.run(turn), interpreter, turn.model, trace, timeouts=timeouts)) as source:
             async for batch in source:
                 out = attempt.feed(batch)
@@ -144,7 +150,7 @@ async def _judged(plan: Plan, backend: Backend, ids: IdFactory, trace: Trace | N
             return
         answer = "".join(attempt.answer)
         yield [Dropped("retry", max(1, len(answer)))]
-        turn = plan.retry(answer, attempt.issues)
+        turn, used = plan.retry(answer, attempt.issues), attempt.used
 
 
 def _failure(plan: Plan, attempt: _Attempt) -> Failure:

@@ -125,12 +125,16 @@ def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
 def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     custom = [] if capabilities.custom_tools else [tool.name for tool in turn.tools if tool.kind == "custom"]
     customs = frozenset(custom) if custom else _NOBODY
-    if customs:
+    if customs or (plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))):  # the history may tell of others
         turn = replace(turn, tools=tuple(map(freeform.as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items)))
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
         turn = replace(turn, items=(asked, *turn.items), output=OutputFormat())
     return plan if turn is plan.turn else replace(plan, turn=turn, customs=customs)
+
+
+def _is_custom(item: Item) -> bool:
+    return isinstance(item, Call | Result) and item.kind == "custom"
 
 
 def _as_function_item(item: Item) -> Item:
@@ -171,7 +175,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     if constrained:  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
-        tools = tuple(replace(tool, strict=not (exact(tool.parameters, own=capabilities.strict) and is_held(tool.parameters))) for tool in tools)
+        tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
@@ -213,6 +217,15 @@ def _constraint(tools: tuple[ToolSpec, ...], turn: Turn, form: Form, rules: Poli
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered)
+
+
+def _is_checked(tool: ToolSpec, own: bool) -> bool:
+    """Whether the schema says more than the decoder is held to. What is no schema says nothing, unless it is declared strict: that is an error."""
+    if exact(tool.parameters, own=own) and is_held(tool.parameters):
+        return False
+    from toolwire.emulate.schema import is_schema
+
+    return tool.strict or is_schema(tool.parameters)
 
 
 def _scanner(

@@ -114,9 +114,13 @@ class Run:
                     if policy.lets_text and xml is None and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
                         yield choice, batch
                         continue
-                    if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported" and self._replan(plan, backend):
-                        refused = True
-                        break
+                    if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported":
+                        try:
+                            refused = self._replan(plan, backend)
+                        except ToolwireError as error:  # the other way can not take what was sent
+                            batch = [error.failure]
+                        if refused:
+                            break
                     batch = policy.feed(batch)
                     if policy.cut:
                         batch = [*batch, *policy.end()]

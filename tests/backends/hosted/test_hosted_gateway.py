@@ -203,6 +203,20 @@ async def test_emulated_tools_work_where_someone_wants_them(table: Any, judge: J
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+async def test_a_custom_call_of_a_tool_that_is_no_longer_offered_is_told_as_a_function_s(table: Any, serving: Any, provider: str) -> None:
+    history = [
+        {"role": "user", "content": "Patch it."},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin Patch"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+        {"role": "user", "content": "Make a title."},
+    ]
+    async with serving(provider, saying(provider, "A title"), model=MODELS[provider]) as (backend, server):
+        await table.serve(backend).body("responses", {"input": history, "store": False})
+    told = server.requests[-1].body["messages" if provider == "anthropic" else "contents"][1]
+    assert "{'input': '*** Begin Patch'}" in str(told)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
 async def test_images_come_through_both_endpoints(table: Any, judge: Judge, serving: Any, provider: str) -> None:
     async with serving(provider, saying(provider, "A picture.")) as (backend, server):
         table.serve(backend)

@@ -59,6 +59,15 @@ async def test_an_answer_after_a_result_is_in_words_and_not_in_our_markup(table:
     assert "<tool_result" not in text and "</tool_" not in text
 
 
+async def test_a_tool_whose_parameters_are_no_schema_is_called_as_well_as_it_can_be(table: Any, local: LocalBackend) -> None:
+    loose = {"type": "object", "properties": {"degrees": {"type": "float"}, "unit": {"enum": ["celsius"]}}, "required": ["degrees", "unit"]}
+    tool = {"type": "function", "function": {"name": "set_heating", "parameters": loose}}
+    body = await table.serve(local).body("chat", {**ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False})
+    [call] = body["choices"][0]["message"]["tool_calls"]
+    told = json.loads(call["function"]["arguments"])
+    assert told["unit"] == "celsius" and set(told) == {"degrees", "unit"}
+
+
 async def test_a_call_that_is_cut_is_length_and_never_a_completed_call(table: Any, local: LocalBackend) -> None:
     body = await table.serve(local).body("chat", {**ASK, "tool_choice": "required", "max_completion_tokens": 4})
     assert body["choices"][0]["finish_reason"] == "length"
