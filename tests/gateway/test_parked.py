@@ -160,6 +160,40 @@ async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table
     assert len(table.backend.seen) == 2
 
 
+NAMED = TOOL
+ALLOWED = [{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}} for tools in ([TOOL, OTHER], [OTHER, TOOL], [TOOL])]
+DESCRIBED = [{**TOOL, "function": {**TOOL["function"], "description": words}} for words in ("Looks outside.", "Looks it up.")]
+
+
+@pytest.mark.parametrize(
+    ("begun", "continued", "kind"),
+    [
+        ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK goes on after a forced call
+        ({"tool_choice": "required"}, {}, "replayed"),
+        ({"tool_choice": "required"}, {"tool_choice": "required"}, "replayed"),  # a call is demanded once more
+        ({"tool_choice": NAMED}, {"tool_choice": NAMED}, "replayed"),
+        ({"tool_choice": ALLOWED[0]}, {"tool_choice": ALLOWED[1]}, "resumed"),
+        ({"tool_choice": ALLOWED[2]}, {"tool_choice": ALLOWED[0]}, "replayed"),
+        ({"tool_choice": ALLOWED[2]}, {}, "replayed"),
+        ({}, {"tool_choice": "auto", "parallel_tool_calls": True}, "resumed"),
+        ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}, "resumed"),
+        ({"parallel_tool_calls": False}, {}, "replayed"),
+        ({"tools": [DESCRIBED[0], OTHER]}, {"tools": [OTHER, DESCRIBED[0]]}, "resumed"),
+        ({"tools": [DESCRIBED[0], OTHER]}, {"tools": [DESCRIBED[1], OTHER]}, "replayed"),
+    ],
+)
+async def test_a_run_goes_on_only_with_the_tools_and_the_choice_that_it_was_begun_with(
+    table: Any, begun: dict[str, Any], continued: dict[str, Any], kind: str
+) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request(**begun))
+    second, told = await ask(table, {**follow_up(first, "sunny"), **continued})
+    assert (text(second), told) == ("It is sunny.", kind)
+    await asyncio.sleep(0)
+    assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+    assert len(table.backend.seen) == (1 if kind == "resumed" else 2)
+
+
 async def test_a_park_that_is_gone_is_replayed_cold(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     first, _ = await ask(table, request())

@@ -3,8 +3,8 @@
 - A response that ends with calls of a live run parks it under the ids of these calls, which Toolwire minted: random and opaque.
 - The request that brings all results, by the same key, with the history that led to the park, resumes the run. Results are matched by id, never by
   argument text.
-- Some results missing, another history, other tools: the run is cancelled, and the turn is replayed cold from the request's own history. A park
-  that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
+- Some results missing, another history, other tools or another choice of them: the run is cancelled, and the turn is replayed cold from the
+  request's own history. A park that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
 - Two continuations at the same time: the second is refused with 409, unless the first one's client has just left.
 - A park has a time to live, and a key has a limit: the oldest goes first. With several choices, continuing one cancels its siblings.
 - Where there are several nodes, the others are told on the `board` which calls wait here.
@@ -27,7 +27,7 @@ from toolwire.backends.base import LiveRun
 from toolwire.config import ParkedSettings
 from toolwire.decode.history import NO_RESULT
 from toolwire.errors import ToolwireError
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
 
 NOTICE_S = 0.5
 """How long a continuation waits for another one of the same run to be given up."""
@@ -158,8 +158,8 @@ class Parking:
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
         """The parked run that this request continues, or None: then the turn is run from its own history.
 
-        A run that is under way knows no tool_choice but its own: a request that brings another one is run cold, and so is one that is not
-        `resumable`.
+        A run that is under way knows no tool_choice but its own, and whatever made its first call will not make it call again: a request that
+        brings another one, or demands a call, is run cold, and so is one that is not `resumable`.
         """
         if not self._parks:
             return None
@@ -168,7 +168,7 @@ class Parking:
         park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
         if park is None or park.key_id != key_id:
             return None
-        if turn.tool_choice != ToolChoice("auto") or not resumable:
+        if turn.tool_choice.mode == "required" or not resumable:
             results = ()
         if park.busy:
             raise ToolwireError("conflict", "These tool results are already being continued by another request.")
@@ -243,16 +243,19 @@ def _split(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], tuple[Result, ...
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
-    """What must be equal for a run to go on: model, effort, instructions, tools, the answer's form and the history, without argument text, empty
-    content and `name` fields.
+    """What must be equal for a run to go on: model, effort, instructions, tools and which of them may be called, the answer's form and the history,
+    without argument text, empty content and `name` fields.
     """
+    choice = turn.tool_choice
     asked = [turn.output.type, turn.output.schema, turn.sampling.effort]
-    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), asked, *_facts(items)]
+    may = [choice.mode, choice.name, choice.allowed and sorted(choice.allowed), turn.parallel]
+    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), may, asked, *_facts(items)]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=True, sort_keys=True, default=str).encode()).digest()
 
 
 def _tool(tool: ToolSpec) -> str:
-    return json.dumps([tool.name, tool.kind, dict(tool.parameters)], sort_keys=True, default=str)
+    given = [tool.name, tool.namespace, tool.kind, tool.description, dict(tool.parameters), tool.format]
+    return json.dumps(given, sort_keys=True, default=str)
 
 
 def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
