@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from toolwire.config import LimitSettings, ParkedSettings, ServerSettings, Setti
 from toolwire.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
 
-TOOL = {"type": "function", "function": {"name": "get_weather"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
 OTHER = {"type": "function", "function": {"name": "get_time"}}
 SCRIPT = 'say Let me look.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.'
 TWO = 'call get_weather {"city": "Paris"}\ncall get_time\n---\nsay Done: {result}.'
@@ -107,6 +109,59 @@ async def test_on_responses_too_by_items_and_by_previous_response_id(table: Any)
     items = [{"role": "user", "content": "Weather?"}, *first["output"], output]
     answer = await table.answer("responses", {"input": items, "tools": flat, "store": False})
     assert dict(answer.headers)[b"x-toolwire-turn"] == b"resumed" and "It is sunny." in answer.body.decode()
+
+
+BETWEEN = 'say One.\ncall get_weather {"city": "Paris"}\nsay Two.\ncall get_time\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}.'
+BEHIND = "call get_weather\nsay One.\ncall get_time\nsay Two.\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}."
+FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time")]
+
+
+def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, Any]]:
+    """What an answer said, and the results of its calls."""
+    told = body["output"]
+    calls = [item for item in told if item["type"] == "function_call"]
+    results = {call["call_id"]: {"type": "function_call_output", "call_id": call["call_id"], "output": call["name"]} for call in calls}
+    said = "".join(part["text"] for item in told if item["type"] == "message" for part in item["content"])
+    if how == "each behind its call":
+        return [one for item in told for one in ([item, results[item["call_id"]]] if item in calls else [item])]
+    if how == "words first":
+        return [{"role": "assistant", "content": said}, *calls, *results.values()]
+    if how == "edited":
+        return [{"role": "assistant", "content": said.replace("Two", "2")}, *calls, *results.values()]
+    return [*told, *results.values()]
+
+
+@pytest.mark.parametrize("script", [BETWEEN, BEHIND])
+@pytest.mark.parametrize("how", ["as it came", "each behind its call", "words first", "edited"])
+async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_answer(table: Any, script: str, how: str) -> None:
+    table.play(script, tools="parked")
+    items: list[dict[str, Any]] = [{"role": "user", "content": "Weather?"}]
+    kinds = []
+    for _ in range(3):
+        answer = await table.answer("responses", {"input": items, "tools": FLAT, "store": False})
+        kinds.append(dict(answer.headers)[b"x-toolwire-turn"].decode())
+        body = json.loads(answer.body)
+        items += answered(body, how)
+    if how == "edited":
+        assert kinds[1] == "replayed" and len(table.backend.seen) == 2
+    else:
+        assert kinds == ["new", "resumed", "resumed"] and len(table.backend.seen) == 1
+        assert body["output"][0]["content"][0]["text"] == "Done: get_time."
+
+
+@pytest.mark.parametrize("script", [BETWEEN, BEHIND])
+async def test_also_by_previous_response_id(table_with: Callable[..., Any], tmp_path: Path, script: str) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'toolwire.db'}")
+    table = table_with(store=store).play(script, tools="parked")
+    asked: dict[str, Any] = {"input": "Weather?"}
+    kinds = []
+    for _ in range(3):
+        answer = await table.answer("responses", {**asked, "tools": FLAT})
+        kinds.append(dict(answer.headers)[b"x-toolwire-turn"].decode())
+        body = json.loads(answer.body)
+        asked = {"input": answered(body)[len(body["output"]) :], "previous_response_id": body["id"]}
+    assert kinds == ["new", "resumed", "resumed"] and len(table.backend.seen) == 1
+    await store.close()
 
 
 async def test_two_calls_wait_together(table: Any) -> None:

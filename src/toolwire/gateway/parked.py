@@ -21,6 +21,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 from toolwire.backends.base import LiveRun
@@ -158,22 +159,20 @@ class Parking:
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
         """The parked run that this request continues, or None: then the turn is run from its own history.
 
-        A run that is under way knows no tool_choice but its own, and whatever made its first call will not make it call again: a request that
+        A run that is under way knows no tool_choice but its own, and what made it call when it began does not make it call again: a request that
         brings another one, or demands a call, is run cold, and so is one that is not `resumable`.
         """
         if not self._parks:
             return None
-        before, results = _split(turn.items)
         answered = (item.call_id for item in turn.items if isinstance(item, Result))
         park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
         if park is None or park.key_id != key_id:
             return None
-        if turn.tool_choice.mode == "required" or not resumable:
-            results = ()
         if park.busy:
             raise ToolwireError("conflict", "These tool results are already being continued by another request.")
-        answers = {result.call_id: result for result in results if result.parts != (TextPart(NO_RESULT),)}
-        if set(answers) != set(park.calls) or _digest(turn, before) != park.digest:
+        before, answers = _split(turn.items, park.calls)
+        fits = resumable and turn.tool_choice.mode != "required" and set(answers) == set(park.calls)
+        if not fits or _digest(turn, before) != park.digest:
             self.drop(park)
             return None
         park.busy = True
@@ -234,12 +233,16 @@ def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str])
     return (*turn.items, *text, *(Call(call_id, names[call_id], "") for call_id in calls))
 
 
-def _split(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], tuple[Result, ...]]:
-    """The history, and the results at its end."""
-    place = len(items)
-    while place and isinstance(items[place - 1], Result):
-        place -= 1
-    return items[:place], tuple(item for item in items[place:] if isinstance(item, Result))
+def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], dict[str, Result]]:
+    """The history without the results of these calls, and these results. Where the answer went on after a call, they stand in its midst."""
+    before: list[Item] = []
+    results: dict[str, Result] = {}
+    for item in items:
+        if not isinstance(item, Result) or item.call_id not in calls:
+            before.append(item)
+        elif item.parts != (TextPart(NO_RESULT),):
+            results[item.call_id] = item
+    return before, results
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
@@ -259,17 +262,38 @@ def _tool(tool: ToolSpec) -> str:
 
 
 def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
+    """Words and calls that follow each other are one answer, which Responses tells in the model's order and chat completions as a single message: its
+    words come first here, then its calls.
+    """
+    said: list[Any] = []
+    calls: list[list[Any]] = []
     for item in items:
-        if isinstance(item, Message):
-            parts = list(_parts(item.parts))
-            if parts:
-                yield ["system" if item.role == "developer" else item.role, *parts]
+        if isinstance(item, Message) and item.role == "assistant":
+            said += _parts(item.parts)
         elif isinstance(item, Call):
-            yield ["call", item.call_id, item.name]
+            calls.append(["call", item.call_id, item.name])
         elif isinstance(item, Result):
+            yield from _answer(said, calls)
+            said, calls = [], []
             yield ["result", item.call_id, *_parts(item.parts)]
+        elif isinstance(item, Message):
+            if parts := list(_parts(item.parts)):
+                yield from _answer(said, calls)
+                said, calls = [], []
+                yield ["system" if item.role == "developer" else item.role, *parts]
         else:
             assert isinstance(item, Reasoning)
+    yield from _answer(said, calls)
+
+
+def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    words: list[Any] = []
+    for is_text, group in groupby(said, lambda part: isinstance(part, str)):
+        parts = list(group)
+        words += ["".join(parts)] if is_text else parts
+    if words:
+        yield ["assistant", *words]
+    yield from calls
 
 
 def _parts(parts: tuple[Part, ...]) -> Iterator[Any]:
