@@ -210,7 +210,7 @@ async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table
     second, kind = await ask(table, change(first))
     assert text(second) == answer
     await asyncio.sleep(0)
-    assert kind == ("new" if why == "the person said more" else "replayed")
+    assert kind == "replayed"
     assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
     assert len(table.backend.seen) == 2
 
@@ -264,6 +264,65 @@ async def test_a_run_that_died_while_it_was_parked_is_replayed_cold(table: Any) 
     await table.backend.live[0].cancel()  # as if its process had been killed
     second, kind = await ask(table, follow_up(first, "sunny"))
     assert (text(second), kind) == ("It is sunny.", "replayed") and len(table.gateway.parking) == 0
+
+
+async def test_results_that_come_to_another_model_are_replayed_and_end_the_run() -> None:
+    waits = ScriptedBackend("waits", ScriptedOptions(script=TWO, tools="parked"))
+    gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
+
+    async def send(model: str, body: dict[str, Any], key_id: str = "alice") -> tuple[dict[str, Any], str]:
+        answer = await gateway.respond("chat", json.dumps({"model": model, **body}).encode(), Caller(key_id=key_id))
+        assert answer.body is not None
+        return json.loads(answer.body), dict(answer.headers)[b"x-toolwire-turn"].decode()
+
+    first, _ = await send("waits", request())
+    assert (await send("demo", follow_up(first, "sunny", "noon"), "bob"))[1] == "new" and len(gateway.parking) == 1
+    assert (await send("demo", follow_up(first)))[1] == "new" and len(gateway.parking) == 1  # it brings none
+    second, kind = await send("demo", follow_up(first, "sunny", "noon"))
+    assert "noon" in text(second) and kind == "replayed"
+    await asyncio.sleep(0)
+    assert waits.live[0].cancelled and len(gateway.parking) == 0
+    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # nothing waits for it any more
+    await gateway.close()
+
+
+async def test_another_model_is_not_refused_what_a_run_goes_on_with() -> None:
+    waits = ScriptedBackend("waits", ScriptedOptions(script="call get_weather\n---\npause 100ms\nsay {result}", tools="parked"))
+    gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
+
+    async def send(model: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await gateway.respond("chat", json.dumps({"model": model, **body}).encode(), Caller())
+        assert answer.body is not None
+        read: dict[str, Any] = json.loads(answer.body)
+        return read
+
+    first = await send("waits", request())
+    running = asyncio.ensure_future(send("waits", follow_up(first, "sunny")))
+    await asyncio.sleep(0.01)
+    assert "sunny" in text(await send("demo", follow_up(first, "sunny"))) and not waits.live[0].cancelled
+    assert text(await running) == "sunny"
+    await gateway.close()
+
+
+PAST = [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}}]}]
+SUNNY = {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
+SAID = {"role": "assistant", "content": "It is sunny."}
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind"),
+    [
+        ([USER], "new"),
+        ([*PAST, SUNNY], "replayed"),
+        ([*PAST, SUNNY, USER], "replayed"),
+        ([*PAST, USER], "new"),  # the call was left without a result
+        ([*PAST, SUNNY, SAID, USER], "new"),
+        ([*PAST, SUNNY, SAID], "replayed"),
+    ],
+)
+async def test_what_a_turn_is_called_where_no_run_waits(table: Any, messages: list[dict[str, Any]], kind: str) -> None:
+    table.play("say Hello.", tools="parked")
+    assert (await ask(table, request(messages=messages)))[1] == kind
 
 
 async def test_a_park_expires(table: Any) -> None:

@@ -5,6 +5,7 @@
   argument text.
 - Some results missing, another history, other tools or another choice of them: the run is cancelled, and the turn is replayed cold from the
   request's own history. A park that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
+- Results that come to a model which can not park end the run too: nobody will bring them again.
 - Two continuations at the same time: the second is refused with 409, unless the first one's client has just left.
 - A park has a time to live, and a key has a limit: the oldest goes first. With several choices, continuing one cancels its siblings.
 - Where there are several nodes, the others are told on the `board` which calls wait here.
@@ -18,7 +19,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -32,6 +33,7 @@ from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reaso
 
 NOTICE_S = 0.5
 """How long a continuation waits for another one of the same run to be given up."""
+_NOTHING = (TextPart(NO_RESULT),)
 
 
 class Board(Protocol):
@@ -148,7 +150,8 @@ class Parking:
         try:
             return self.claim(turn, key_id, resumable)
         except ToolwireError:
-            busy = next(self._parks[item.call_id] for item in turn.items if isinstance(item, Result) and item.call_id in self._parks)
+            busy = self._answered(turn, key_id)
+            assert busy is not None
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTICE_S):
                     await busy.over.wait()
@@ -162,11 +165,8 @@ class Parking:
         A run that is under way knows no tool_choice but its own, and what made it call when it began does not make it call again: a request that
         brings another one, or demands a call, is run cold, and so is one that is not `resumable`.
         """
-        if not self._parks:
-            return None
-        answered = (item.call_id for item in turn.items if isinstance(item, Result))
-        park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
-        if park is None or park.key_id != key_id:
+        park = self._answered(turn, key_id)
+        if park is None:
             return None
         if park.busy:
             raise ToolwireError("conflict", "These tool results are already being continued by another request.")
@@ -182,6 +182,19 @@ class Parking:
         for sibling in {one for one in self._parks.values() if one.siblings is park.siblings and one is not park}:
             self.drop(sibling)
         return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
+
+    def awaits(self, turn: Turn, key_id: str) -> bool:
+        """Whether a run of this key waits for a result that this request brings, to whichever model."""
+        park = self._answered(turn, key_id)
+        return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
+
+    def _answered(self, turn: Turn, key_id: str) -> Park | None:
+        """The park of the last call in this request's history that has one."""
+        if not self._parks:
+            return None
+        answered = (item.call_id for item in reversed(turn.items) if isinstance(item, Result))
+        park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
+        return park if park is not None and park.key_id == key_id else None
 
     def release(self, park: Park) -> None:
         """Takes a park out of the table: its run goes its own way."""
@@ -233,6 +246,26 @@ def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str])
     return (*turn.items, *text, *(Call(call_id, names[call_id], "") for call_id in calls))
 
 
+def brings_results(items: Sequence[Item]) -> bool:
+    """Whether results come with this request, and are not only a part of its past: the model has said nothing since, or nothing but its words stands
+    behind them, which may be those of the answer that made the calls.
+    """
+    own: bool | None = None
+    for item in reversed(items):
+        if isinstance(item, Result):
+            if item.parts != _NOTHING:
+                return True
+        elif isinstance(item, Call):
+            return False
+        elif isinstance(item, Message):
+            spoke = item.role == "assistant"
+            if own is None:
+                own = spoke
+            elif own is not spoke:
+                return False
+    return False
+
+
 def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], dict[str, Result]]:
     """The history without the results of these calls, and these results. Where the answer went on after a call, they stand in its midst."""
     before: list[Item] = []
@@ -240,7 +273,7 @@ def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], d
     for item in items:
         if not isinstance(item, Result) or item.call_id not in calls:
             before.append(item)
-        elif item.parts != (TextPart(NO_RESULT),):
+        elif item.parts != _NOTHING:
             results[item.call_id] = item
     return before, results
 
