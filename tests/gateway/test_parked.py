@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from toolwire.config import LimitSettings, ParkedSettings, ServerSettings, Setti
 from toolwire.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.gateway.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
 
-TOOL = {"type": "function", "function": {"name": "get_weather"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
 OTHER = {"type": "function", "function": {"name": "get_time"}}
 SCRIPT = 'say Let me look.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.'
 TWO = 'call get_weather {"city": "Paris"}\ncall get_time\n---\nsay Done: {result}.'
@@ -109,6 +111,59 @@ async def test_on_responses_too_by_items_and_by_previous_response_id(table: Any)
     assert dict(answer.headers)[b"x-toolwire-turn"] == b"resumed" and "It is sunny." in answer.body.decode()
 
 
+BETWEEN = 'say One.\ncall get_weather {"city": "Paris"}\nsay Two.\ncall get_time\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}.'
+BEHIND = "call get_weather\nsay One.\ncall get_time\nsay Two.\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}."
+FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time")]
+
+
+def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, Any]]:
+    """What an answer said, and the results of its calls."""
+    told = body["output"]
+    calls = [item for item in told if item["type"] == "function_call"]
+    results = {call["call_id"]: {"type": "function_call_output", "call_id": call["call_id"], "output": call["name"]} for call in calls}
+    said = "".join(part["text"] for item in told if item["type"] == "message" for part in item["content"])
+    if how == "each behind its call":
+        return [one for item in told for one in ([item, results[item["call_id"]]] if item in calls else [item])]
+    if how == "words first":
+        return [{"role": "assistant", "content": said}, *calls, *results.values()]
+    if how == "edited":
+        return [{"role": "assistant", "content": said.replace("Two", "2")}, *calls, *results.values()]
+    return [*told, *results.values()]
+
+
+@pytest.mark.parametrize("script", [BETWEEN, BEHIND])
+@pytest.mark.parametrize("how", ["as it came", "each behind its call", "words first", "edited"])
+async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_answer(table: Any, script: str, how: str) -> None:
+    table.play(script, tools="parked")
+    items: list[dict[str, Any]] = [{"role": "user", "content": "Weather?"}]
+    kinds = []
+    for _ in range(3):
+        answer = await table.answer("responses", {"input": items, "tools": FLAT, "store": False})
+        kinds.append(dict(answer.headers)[b"x-toolwire-turn"].decode())
+        body = json.loads(answer.body)
+        items += answered(body, how)
+    if how == "edited":
+        assert kinds[1] == "replayed" and len(table.backend.seen) == 2
+    else:
+        assert kinds == ["new", "resumed", "resumed"] and len(table.backend.seen) == 1
+        assert body["output"][0]["content"][0]["text"] == "Done: get_time."
+
+
+@pytest.mark.parametrize("script", [BETWEEN, BEHIND])
+async def test_also_by_previous_response_id(table_with: Callable[..., Any], tmp_path: Path, script: str) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'toolwire.db'}")
+    table = table_with(store=store).play(script, tools="parked")
+    asked: dict[str, Any] = {"input": "Weather?"}
+    kinds = []
+    for _ in range(3):
+        answer = await table.answer("responses", {**asked, "tools": FLAT})
+        kinds.append(dict(answer.headers)[b"x-toolwire-turn"].decode())
+        body = json.loads(answer.body)
+        asked = {"input": answered(body)[len(body["output"]) :], "previous_response_id": body["id"]}
+    assert kinds == ["new", "resumed", "resumed"] and len(table.backend.seen) == 1
+    await store.close()
+
+
 async def test_two_calls_wait_together(table: Any) -> None:
     table.play(TWO, tools="parked")
     first, _ = await ask(table, request())
@@ -155,9 +210,43 @@ async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table
     second, kind = await ask(table, change(first))
     assert text(second) == answer
     await asyncio.sleep(0)
-    assert kind == ("new" if why == "the person said more" else "replayed")
+    assert kind == "replayed"
     assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
     assert len(table.backend.seen) == 2
+
+
+NAMED = TOOL
+ALLOWED = [{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}} for tools in ([TOOL, OTHER], [OTHER, TOOL], [TOOL])]
+DESCRIBED = [{**TOOL, "function": {**TOOL["function"], "description": words}} for words in ("Looks outside.", "Looks it up.")]
+
+
+@pytest.mark.parametrize(
+    ("begun", "continued", "kind"),
+    [
+        ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK goes on after a forced call
+        ({"tool_choice": "required"}, {}, "replayed"),
+        ({"tool_choice": "required"}, {"tool_choice": "required"}, "replayed"),  # a call is demanded once more
+        ({"tool_choice": NAMED}, {"tool_choice": NAMED}, "replayed"),
+        ({"tool_choice": ALLOWED[0]}, {"tool_choice": ALLOWED[1]}, "resumed"),
+        ({"tool_choice": ALLOWED[2]}, {"tool_choice": ALLOWED[0]}, "replayed"),
+        ({"tool_choice": ALLOWED[2]}, {}, "replayed"),
+        ({}, {"tool_choice": "auto", "parallel_tool_calls": True}, "resumed"),
+        ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}, "resumed"),
+        ({"parallel_tool_calls": False}, {}, "replayed"),
+        ({"tools": [DESCRIBED[0], OTHER]}, {"tools": [OTHER, DESCRIBED[0]]}, "resumed"),
+        ({"tools": [DESCRIBED[0], OTHER]}, {"tools": [DESCRIBED[1], OTHER]}, "replayed"),
+    ],
+)
+async def test_a_run_goes_on_only_with_the_tools_and_the_choice_that_it_was_begun_with(
+    table: Any, begun: dict[str, Any], continued: dict[str, Any], kind: str
+) -> None:
+    table.play(SCRIPT, tools="parked")
+    first, _ = await ask(table, request(**begun))
+    second, told = await ask(table, {**follow_up(first, "sunny"), **continued})
+    assert (text(second), told) == ("It is sunny.", kind)
+    await asyncio.sleep(0)
+    assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
+    assert len(table.backend.seen) == (1 if kind == "resumed" else 2)
 
 
 async def test_a_park_that_is_gone_is_replayed_cold(table: Any) -> None:
@@ -175,6 +264,65 @@ async def test_a_run_that_died_while_it_was_parked_is_replayed_cold(table: Any) 
     await table.backend.live[0].cancel()  # as if its process had been killed
     second, kind = await ask(table, follow_up(first, "sunny"))
     assert (text(second), kind) == ("It is sunny.", "replayed") and len(table.gateway.parking) == 0
+
+
+async def test_results_that_come_to_another_model_are_replayed_and_end_the_run() -> None:
+    waits = ScriptedBackend("waits", ScriptedOptions(script=TWO, tools="parked"))
+    gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
+
+    async def send(model: str, body: dict[str, Any], key_id: str = "alice") -> tuple[dict[str, Any], str]:
+        answer = await gateway.respond("chat", json.dumps({"model": model, **body}).encode(), Caller(key_id=key_id))
+        assert answer.body is not None
+        return json.loads(answer.body), dict(answer.headers)[b"x-toolwire-turn"].decode()
+
+    first, _ = await send("waits", request())
+    assert (await send("demo", follow_up(first, "sunny", "noon"), "bob"))[1] == "new" and len(gateway.parking) == 1
+    assert (await send("demo", follow_up(first)))[1] == "new" and len(gateway.parking) == 1  # it brings none
+    second, kind = await send("demo", follow_up(first, "sunny", "noon"))
+    assert "noon" in text(second) and kind == "replayed"
+    await asyncio.sleep(0)
+    assert waits.live[0].cancelled and len(gateway.parking) == 0
+    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # nothing waits for it any more
+    await gateway.close()
+
+
+async def test_another_model_is_not_refused_what_a_run_goes_on_with() -> None:
+    waits = ScriptedBackend("waits", ScriptedOptions(script="call get_weather\n---\npause 100ms\nsay {result}", tools="parked"))
+    gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
+
+    async def send(model: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await gateway.respond("chat", json.dumps({"model": model, **body}).encode(), Caller())
+        assert answer.body is not None
+        read: dict[str, Any] = json.loads(answer.body)
+        return read
+
+    first = await send("waits", request())
+    running = asyncio.ensure_future(send("waits", follow_up(first, "sunny")))
+    await asyncio.sleep(0.01)
+    assert "sunny" in text(await send("demo", follow_up(first, "sunny"))) and not waits.live[0].cancelled
+    assert text(await running) == "sunny"
+    await gateway.close()
+
+
+PAST = [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}}]}]
+SUNNY = {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
+SAID = {"role": "assistant", "content": "It is sunny."}
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind"),
+    [
+        ([USER], "new"),
+        ([*PAST, SUNNY], "replayed"),
+        ([*PAST, SUNNY, USER], "replayed"),
+        ([*PAST, USER], "new"),  # the call was left without a result
+        ([*PAST, SUNNY, SAID, USER], "new"),
+        ([*PAST, SUNNY, SAID], "replayed"),
+    ],
+)
+async def test_what_a_turn_is_called_where_no_run_waits(table: Any, messages: list[dict[str, Any]], kind: str) -> None:
+    table.play("say Hello.", tools="parked")
+    assert (await ask(table, request(messages=messages)))[1] == kind
 
 
 async def test_a_park_expires(table: Any) -> None:

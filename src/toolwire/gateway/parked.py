@@ -3,8 +3,9 @@
 - A response that ends with calls of a live run parks it under the ids of these calls, which Toolwire minted: random and opaque.
 - The request that brings all results, by the same key, with the history that led to the park, resumes the run. Results are matched by id, never by
   argument text.
-- Some results missing, another history, other tools: the run is cancelled, and the turn is replayed cold from the request's own history. A park
-  that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
+- Some results missing, another history, other tools or another choice of them: the run is cancelled, and the turn is replayed cold from the
+  request's own history. A park that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
+- Results that come to a model which can not park end the run too: nobody will bring them again.
 - Two continuations at the same time: the second is refused with 409, unless the first one's client has just left.
 - A park has a time to live, and a key has a limit: the oldest goes first. With several choices, continuing one cancels its siblings.
 - Where there are several nodes, the others are told on the `board` which calls wait here.
@@ -18,19 +19,21 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 from toolwire.backends.base import LiveRun
 from toolwire.config import ParkedSettings
 from toolwire.decode.history import NO_RESULT
 from toolwire.errors import ToolwireError
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
 
 NOTICE_S = 0.5
 """How long a continuation waits for another one of the same run to be given up."""
+_NOTHING = (TextPart(NO_RESULT),)
 
 
 class Board(Protocol):
@@ -147,7 +150,8 @@ class Parking:
         try:
             return self.claim(turn, key_id, resumable)
         except ToolwireError:
-            busy = next(self._parks[item.call_id] for item in turn.items if isinstance(item, Result) and item.call_id in self._parks)
+            busy = self._answered(turn, key_id)
+            assert busy is not None
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTICE_S):
                     await busy.over.wait()
@@ -158,22 +162,17 @@ class Parking:
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
         """The parked run that this request continues, or None: then the turn is run from its own history.
 
-        A run that is under way knows no tool_choice but its own: a request that brings another one is run cold, and so is one that is not
-        `resumable`.
+        A run that is under way knows no tool_choice but its own, and what made it call when it began does not make it call again: a request that
+        brings another one, or demands a call, is run cold, and so is one that is not `resumable`.
         """
-        if not self._parks:
+        park = self._answered(turn, key_id)
+        if park is None:
             return None
-        before, results = _split(turn.items)
-        answered = (item.call_id for item in turn.items if isinstance(item, Result))
-        park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
-        if park is None or park.key_id != key_id:
-            return None
-        if turn.tool_choice != ToolChoice("auto") or not resumable:
-            results = ()
         if park.busy:
             raise ToolwireError("conflict", "These tool results are already being continued by another request.")
-        answers = {result.call_id: result for result in results if result.parts != (TextPart(NO_RESULT),)}
-        if set(answers) != set(park.calls) or _digest(turn, before) != park.digest:
+        before, answers = _split(turn.items, park.calls)
+        fits = resumable and turn.tool_choice.mode != "required" and set(answers) == set(park.calls)
+        if not fits or _digest(turn, before) != park.digest:
             self.drop(park)
             return None
         park.busy = True
@@ -183,6 +182,19 @@ class Parking:
         for sibling in {one for one in self._parks.values() if one.siblings is park.siblings and one is not park}:
             self.drop(sibling)
         return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
+
+    def awaits(self, turn: Turn, key_id: str) -> bool:
+        """Whether a run of this key waits for a result that this request brings, to whichever model."""
+        park = self._answered(turn, key_id)
+        return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
+
+    def _answered(self, turn: Turn, key_id: str) -> Park | None:
+        """The park of the last call in this request's history that has one."""
+        if not self._parks:
+            return None
+        answered = (item.call_id for item in reversed(turn.items) if isinstance(item, Result))
+        park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
+        return park if park is not None and park.key_id == key_id else None
 
     def release(self, park: Park) -> None:
         """Takes a park out of the table: its run goes its own way."""
@@ -234,39 +246,87 @@ def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str])
     return (*turn.items, *text, *(Call(call_id, names[call_id], "") for call_id in calls))
 
 
-def _split(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], tuple[Result, ...]]:
-    """The history, and the results at its end."""
-    place = len(items)
-    while place and isinstance(items[place - 1], Result):
-        place -= 1
-    return items[:place], tuple(item for item in items[place:] if isinstance(item, Result))
+def brings_results(items: Sequence[Item]) -> bool:
+    """Whether results come with this request, and are not only a part of its past: the model has said nothing since, or nothing but its words stands
+    behind them, which may be those of the answer that made the calls.
+    """
+    own: bool | None = None
+    for item in reversed(items):
+        if isinstance(item, Result):
+            if item.parts != _NOTHING:
+                return True
+        elif isinstance(item, Call):
+            return False
+        elif isinstance(item, Message):
+            spoke = item.role == "assistant"
+            if own is None:
+                own = spoke
+            elif own is not spoke:
+                return False
+    return False
+
+
+def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], dict[str, Result]]:
+    """The history without the results of these calls, and these results. Where the answer went on after a call, they stand in its midst."""
+    before: list[Item] = []
+    results: dict[str, Result] = {}
+    for item in items:
+        if not isinstance(item, Result) or item.call_id not in calls:
+            before.append(item)
+        elif item.parts != _NOTHING:
+            results[item.call_id] = item
+    return before, results
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
-    """What must be equal for a run to go on: model, effort, instructions, tools, the answer's form and the history, without argument text, empty
-    content and `name` fields.
+    """What must be equal for a run to go on: model, effort, instructions, tools and which of them may be called, the answer's form and the history,
+    without argument text, empty content and `name` fields.
     """
+    choice = turn.tool_choice
     asked = [turn.output.type, turn.output.schema, turn.sampling.effort]
-    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), asked, *_facts(items)]
+    may = [choice.mode, choice.name, choice.allowed and sorted(choice.allowed), turn.parallel]
+    facts = [turn.model, turn.instructions or "", sorted(map(_tool, turn.tools)), may, asked, *_facts(items)]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=True, sort_keys=True, default=str).encode()).digest()
 
 
 def _tool(tool: ToolSpec) -> str:
-    return json.dumps([tool.name, tool.kind, dict(tool.parameters)], sort_keys=True, default=str)
+    given = [tool.name, tool.namespace, tool.kind, tool.description, dict(tool.parameters), tool.format]
+    return json.dumps(given, sort_keys=True, default=str)
 
 
 def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
+    """Words and calls that follow each other are one answer, which Responses tells in the model's order and chat completions as a single message: its
+    words come first here, then its calls.
+    """
+    said: list[Any] = []
+    calls: list[list[Any]] = []
     for item in items:
-        if isinstance(item, Message):
-            parts = list(_parts(item.parts))
-            if parts:
-                yield ["system" if item.role == "developer" else item.role, *parts]
+        if isinstance(item, Message) and item.role == "assistant":
+            said += _parts(item.parts)
         elif isinstance(item, Call):
-            yield ["call", item.call_id, item.name]
+            calls.append(["call", item.call_id, item.name])
         elif isinstance(item, Result):
+            yield from _answer(said, calls)
+            said, calls = [], []
             yield ["result", item.call_id, *_parts(item.parts)]
+        elif isinstance(item, Message):
+            if parts := list(_parts(item.parts)):
+                yield from _answer(said, calls)
+                said, calls = [], []
+                yield ["system" if item.role == "developer" else item.role, *parts]
         else:
             assert isinstance(item, Reasoning)
+    yield from _answer(said, calls)
+
+
+def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    words: list[Any] = []
+    for is_text, group in groupby(said, lambda part: isinstance(part, str)):
+        parts = list(group)
+        words += ["".join(parts)] if is_text else parts
+    if words:
+        yield ["assistant", *words]
+    yield from calls
 
 
 def _parts(parts: tuple[Part, ...]) -> Iterator[Any]:

@@ -149,8 +149,8 @@ class Gateway:
             plan = run.planned(turn, backend)
             run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.place = self.queues.join(backend.id, caller.key_id)
-            if backend.strategy == "parked" and turn.items and turn.generate:
-                run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"))
+            if turn.generate and ((awaited := self.parking.awaits(turn, caller.key_id)) or backend.strategy == "parked"):
+                run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"), awaited)
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
             return await (run.stream(plan, backend, on_slow) if turn.stream else run.whole(plan, backend))

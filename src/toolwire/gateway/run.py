@@ -26,7 +26,7 @@ from toolwire.gateway.contents import Contents
 from toolwire.gateway.grace import with_grace
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.opened import Opened
-from toolwire.gateway.parked import Claim
+from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queueing import Place
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
@@ -34,7 +34,7 @@ from toolwire.gateway.timeouts import Timeouts
 from toolwire.policy import Policy
 from toolwire.tape import FULL, LARGE, OUT
 from toolwire.trace import Trace
-from toolwire.turn import Api, Result, Turn
+from toolwire.turn import Api, Turn
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Gateway
@@ -86,11 +86,11 @@ class Run:
             trace.planned(turn, plan, plain=self._output_mode == "openai-json")
         return plan
 
-    def resume(self, claim: Claim | None) -> None:
-        """The turn goes on with a parked run, or is run from its own history."""
+    def resume(self, claim: Claim | None, awaited: bool) -> None:
+        """The turn goes on with a parked run, or is run from its own history. `awaited`: a run waited for results that it brought."""
         assert self.turn is not None
         self.claim = claim
-        self._tell("resumed" if claim is not None else "replayed" if isinstance(self.turn.items[-1], Result) else "new")
+        self._tell("resumed" if claim is not None else "replayed" if awaited or brings_results(self.turn.items) else "new")
         if claim is not None and self.trace is not None:
             self.trace.resumes(claim.park.turn_id, claim.waited_s)
 

@@ -148,6 +148,36 @@ COLD: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
+async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
+    table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api, stream: bool
+) -> None:
+    one = [*provider.text("One."), *provider.call("get_weather", "{}", "c1")]
+    provider.play([*one, *provider.text("Two."), *provider.call("get_time", "{}", "c2")], provider.text("Both are there."))
+    table.serve(make(new_codex))
+    first, _ = await send(table, judge, api, ask(api), stream)
+    assert text_of(api, first) == "One.Two." and len(calls_of(api, first)) == 2
+    second, kind = await send(table, judge, api, follow_up(api, ask(api), first, "sunny", "noon"), stream)
+    assert (kind, text_of(api, second), len(provider.seen)) == ("resumed", "Both are there.", 2)
+    assert provider.seen[1].outputs() == {"c1": "sunny", "c2": "noon"}
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_after_a_forced_call_the_model_has_all_tools_again(
+    table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api
+) -> None:
+    """As the Agents SDK goes on: it leaves `tool_choice` out once the call was made."""
+    provider.play(provider.call("get_time", "{}", "c1"), provider.call("get_weather", "{}", "c2"))
+    table.serve(make(new_codex))
+    forced = {"chat": {"type": "function", "function": {"name": "get_time"}}, "responses": {"type": "function", "name": "get_time"}}[api]
+    first, _ = await send(table, judge, api, ask(api, tool_choice=forced), False)
+    assert provider.seen[0].tool_names() == ["get_time"]
+    second, kind = await send(table, judge, api, follow_up(api, ask(api), first, "noon"), False)
+    assert (kind, [name for _, name, _ in calls_of(api, second)]) == ("replayed", ["get_weather"])
+    assert sorted(provider.seen[1].tool_names()) == ["get_time", "get_weather", "write"]
+    assert not any("must call" in words for words in provider.seen[1].texts("developer"))
+
+
 @pytest.mark.parametrize("why", [*COLD, "expired", "killed worker", "restarted gateway"])
 async def test_what_can_not_go_on_is_replayed_cold_with_the_right_answer(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, why: str
