@@ -243,6 +243,73 @@ async def test_a_store_that_hangs_holds_one_request_up_and_no_more(store: Store,
     assert not found._failing
 
 
+async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, text = await KeyRecords(store, time).add("laptop", {}, {})
+    found = ring(store, time, "of-the-settings")
+    gate = Gate(ServerSettings(), found)
+    await found.refresh()
+    given_up, reads = asyncio.Event(), 0
+
+    async def hangs(self: KeyRecords, *given: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        await given_up.wait()
+        raise ToolwireError("overloaded", "no answer")
+
+    async def ask() -> None:
+        assert (await gate.caller({b"authorization": f"Bearer {text}".encode()}, None)).name == "laptop"
+        assert (await gate.caller({b"authorization": b"Bearer of-the-settings"}, None)).lasting
+        with pytest.raises(ToolwireError):
+            await gate.caller({b"authorization": b"Bearer wrong"}, None)
+
+    monkeypatch.setattr(KeyRecords, "changed", hangs)
+    time.now += FRESH_S
+    began = monotonic()
+    for _ in range(5):
+        for _ in range(5):
+            await ask()
+            time.now += REREAD_S
+        given_up.set()
+        await found.close()
+        given_up.clear()
+    assert reads == 5 and WAIT_S <= monotonic() - began < 2 * WAIT_S
+
+
+async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_key_and_knows_the_new_ones(store: Store, time: Time) -> None:
+    """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone who asks meanwhile."""
+    records = KeyRecords(store, time)
+    revoked, old = await records.add("old", {}, {})
+    broken: Any = Broken(store)
+    gates = [Gate(ServerSettings(), ring(broken, time)) for _ in range(2)]
+    for up in (True, False):
+        broken.up = up
+        for gate in gates:
+            assert (await gate.caller({b"authorization": f"Bearer {old}".encode()}, None)).name == "old"
+        time.now += FRESH_S
+    broken.up = True
+    _, new = await records.add("new", {}, {})
+    assert (await gates[0].caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
+    await records.revoke(revoked.id)
+    time.now += FRESH_S
+    for gate in gates:
+        asked = (gate.caller({b"authorization": f"Bearer {old}".encode()}, None) for _ in range(3))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(answer, ToolwireError) and answer.failure.kind for answer in answers] == ["authentication"] * 3
+
+
+async def test_a_new_key_works_as_soon_as_the_store_is_back(store: Store, time: Time) -> None:
+    broken: Any = Broken(store)
+    gate = Gate(ServerSettings(), ring(broken, time, "of-the-settings"))
+    await gate.ring.refresh()
+    broken.up = False
+    time.now += FRESH_S
+    await gate.ring.refresh()
+    broken.up = True
+    _, new = await KeyRecords(store, time).add("new", {}, {})
+    time.now += LOOK_AGAIN_S
+    assert (await gate.caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
+
+
 async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that is stored can take it back. Who has a stored one waits."""
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
