@@ -153,6 +153,50 @@ async def test_revoking_ends_a_grace_time_and_is_not_undone_by_rotating(store: S
     assert found.find(old.encode()) is None
 
 
+async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time) -> None:
+    """By one that is behind the machine that revoked it, and by one that goes back; lists tell when it was."""
+    elsewhere = Time()
+    elsewhere.now += 300
+    records = KeyRecords(store, elsewhere)
+    plain, text = await records.add("laptop", {}, {})
+    first, old = await records.add("robot", {}, {})
+    await records.rotate(first.id, grace_s=0)
+    await records.revoke(plain.id)
+    elsewhere.now += 60
+    await records.revoke(plain.id)  # it was revoked already
+    for back in (0, 3600):
+        time.now -= back
+        found = ring(store, time)
+        await found.refresh()
+        assert found.find(text.encode()) is None and found.find(old.encode()) is None
+    assert [key.public()["revoked_at"] for key in await records.all() if key.name == "laptop"] == [elsewhere.now - 60]
+    assert await records.add("laptop", {}, {})
+    with pytest.raises(ToolwireError):
+        await KeyRecords(store, time).rotate(plain.id, grace_s=60)
+
+
+async def test_a_grace_time_that_is_over_is_over_though_the_clock_goes_back(store: Store, time: Time) -> None:
+    """Also one that was over when the keys were read, as all are that older versions revoked."""
+    records = KeyRecords(store, time)
+    texts = []
+    for name, grace_s in (("long over", 1), ("over", 60), ("under way", 7200)):
+        key, text = await records.add(name, {}, {})
+        await records.rotate(key.id, grace_s)
+        texts.append(text.encode())
+    time.now += 10
+    ticks = Time()
+    found = KeyRing(records=records, clock=time, ticks=ticks)
+    await found.refresh()
+    time.now += 60
+    assert [found.find(text) is not None for text in texts] == [False, False, True]
+    time.now -= 3600
+    assert [found.find(text) is not None for text in texts] == [False, False, True]
+    _, new = await records.add("another", {}, {})
+    ticks.now += FRESH_S
+    await found.refresh()
+    assert [found.find(text) is not None for text in (*texts, new.encode())] == [False, False, True, True]
+
+
 async def test_revoking_the_last_key_does_not_open_the_door(store: Store, time: Time) -> None:
     found = ring(store, time)
     await found.refresh()

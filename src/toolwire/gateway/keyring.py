@@ -71,6 +71,7 @@ class KeyRing:
         """Keys that were found, by a mark of their own: most requests come with one of them."""
         self._rows: Rows = []
         self._admins: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
         self._read_at: float | None = None
         self._tried_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
@@ -122,7 +123,7 @@ class KeyRing:
                 self._recent.clear()
             self._recent[mark] = known
         if known.row is not None:
-            if not known.row.lives(self._clock()):
+            if known.row.revoked_at is not None and self._over(known.row):
                 return None
             self._used.add(known.row.id)
         return known.holder
@@ -132,6 +133,12 @@ class KeyRing:
         blinded = self._blind(digest)
         known = self._stored.get(blinded) or self._configured.get(blinded)
         return known if hmac.compare_digest(digest, known.digest if known is not None else self._secret) else None
+
+    def _over(self, key: StoredKey) -> bool:
+        """Whether it has ended. What has ended does not begin again, should the clock go back."""
+        if not key.lives(self._clock()):
+            self._ended.add(key.id)
+        return key.revoked_at is not None and key.id in self._ended
 
     async def is_admin(self, key_id: str) -> bool:
         """Whether a stored key of this identity still opens the web pages."""
@@ -221,8 +228,7 @@ class KeyRing:
         self._failing, self._failed_at = True, self._ticks()
 
     def _known(self, keys: list[StoredKey]) -> tuple[dict[bytes, _Known], frozenset[str]]:
-        now = self._clock()
-        known = [_Known(bytes.fromhex(key.sha256), key.holder(self._limits), key) for key in keys if key.lives(now)]
+        known = [_Known(bytes.fromhex(key.sha256), key.holder(self._limits), key) for key in keys if not self._over(key)]
         return {self._blind(one.digest): one for one in known}, frozenset(one.holder.key_id for one in known if one.holder.admin)
 
     async def _tell_used(self, records: KeyRecords) -> None:
