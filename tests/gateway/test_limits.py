@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toolwire.config import ParkedSettings, ServerSettings, Settings, StoreSettings
-from toolwire.errors import ToolwireError, error_object
+from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import CallArgs, Failure, Text, Usage
 from toolwire.gateway import shared_limits
 from toolwire.gateway.keys import KeyGrant, KeyLimits
@@ -178,6 +178,20 @@ async def test_a_month_s_budget_is_a_quota(limits: Limits) -> None:
         assert (told["type"], told["code"]) == ("insufficient_quota", "insufficient_quota") and word in told["message"]
         assert failure.retry_after_s and 0 < failure.retry_after_s <= 31 * 86400
     assert headers(limits, allowed) == {}
+
+
+async def test_while_the_store_is_away_only_a_budget_that_is_not_known_is_refused() -> None:
+    class Away:
+        async def run(self, work: Any, action: str) -> Any:
+            raise ToolwireError("overloaded", "no store", retry_after_s=1)
+
+    away: Any = Away()
+    limits = Limits(Settings(), UsageBook(away))
+    for allowed in (KeyLimits(budget_requests=2), KeyLimits(budget_tokens=1000, requests_per_minute=5)):
+        failure = await refused(limits.admit("k", allowed, TURN))
+        told = error_object(failure)["error"]
+        assert (told["code"], failure.retry_after_s, status_of(failure)) == ("overloaded", 1, 503) and "budget" in told["message"]
+    await limits.admit("k", KeyLimits(requests_per_minute=5, tokens_per_minute=1000, concurrent=1), TURN)
 
 
 def test_an_estimate_counts_everything_that_is_sent() -> None:
