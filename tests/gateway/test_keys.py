@@ -153,6 +153,50 @@ async def test_revoking_ends_a_grace_time_and_is_not_undone_by_rotating(store: S
     assert found.find(old.encode()) is None
 
 
+async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time) -> None:
+    """By one that is behind the machine that revoked it, and by one that goes back; lists tell when it was."""
+    elsewhere = Time()
+    elsewhere.now += 300
+    records = KeyRecords(store, elsewhere)
+    plain, text = await records.add("laptop", {}, {})
+    first, old = await records.add("robot", {}, {})
+    await records.rotate(first.id, grace_s=0)
+    await records.revoke(plain.id)
+    elsewhere.now += 60
+    await records.revoke(plain.id)  # it was revoked already
+    for back in (0, 3600):
+        time.now -= back
+        found = ring(store, time)
+        await found.refresh()
+        assert found.find(text.encode()) is None and found.find(old.encode()) is None
+    assert [key.public()["revoked_at"] for key in await records.all() if key.name == "laptop"] == [elsewhere.now - 60]
+    assert await records.add("laptop", {}, {})
+    with pytest.raises(ToolwireError):
+        await KeyRecords(store, time).rotate(plain.id, grace_s=60)
+
+
+async def test_a_grace_time_that_is_over_is_over_though_the_clock_goes_back(store: Store, time: Time) -> None:
+    """Also one that was over when the keys were read, as all are that older versions revoked."""
+    records = KeyRecords(store, time)
+    texts = []
+    for name, grace_s in (("long over", 1), ("over", 60), ("under way", 7200)):
+        key, text = await records.add(name, {}, {})
+        await records.rotate(key.id, grace_s)
+        texts.append(text.encode())
+    time.now += 10
+    ticks = Time()
+    found = KeyRing(records=records, clock=time, ticks=ticks)
+    await found.refresh()
+    time.now += 60
+    assert [found.find(text) is not None for text in texts] == [False, False, True]
+    time.now -= 3600
+    assert [found.find(text) is not None for text in texts] == [False, False, True]
+    _, new = await records.add("another", {}, {})
+    ticks.now += FRESH_S
+    await found.refresh()
+    assert [found.find(text) is not None for text in (*texts, new.encode())] == [False, False, True, True]
+
+
 async def test_revoking_the_last_key_does_not_open_the_door(store: Store, time: Time) -> None:
     found = ring(store, time)
     await found.refresh()
@@ -241,6 +285,73 @@ async def test_a_store_that_hangs_holds_one_request_up_and_no_more(store: Store,
     gate.set()
     await found.close()
     assert not found._failing
+
+
+async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, text = await KeyRecords(store, time).add("laptop", {}, {})
+    found = ring(store, time, "of-the-settings")
+    gate = Gate(ServerSettings(), found)
+    await found.refresh()
+    given_up, reads = asyncio.Event(), 0
+
+    async def hangs(self: KeyRecords, *given: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        await given_up.wait()
+        raise ToolwireError("overloaded", "no answer")
+
+    async def ask() -> None:
+        assert (await gate.caller({b"authorization": f"Bearer {text}".encode()}, None)).name == "laptop"
+        assert (await gate.caller({b"authorization": b"Bearer of-the-settings"}, None)).lasting
+        with pytest.raises(ToolwireError):
+            await gate.caller({b"authorization": b"Bearer wrong"}, None)
+
+    monkeypatch.setattr(KeyRecords, "changed", hangs)
+    time.now += FRESH_S
+    began = monotonic()
+    for _ in range(5):
+        for _ in range(5):
+            await ask()
+            time.now += REREAD_S
+        given_up.set()
+        await found.close()
+        given_up.clear()
+    assert reads == 5 and WAIT_S <= monotonic() - began < 2 * WAIT_S
+
+
+async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_key_and_knows_the_new_ones(store: Store, time: Time) -> None:
+    """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone who asks meanwhile."""
+    records = KeyRecords(store, time)
+    revoked, old = await records.add("old", {}, {})
+    broken: Any = Broken(store)
+    gates = [Gate(ServerSettings(), ring(broken, time)) for _ in range(2)]
+    for up in (True, False):
+        broken.up = up
+        for gate in gates:
+            assert (await gate.caller({b"authorization": f"Bearer {old}".encode()}, None)).name == "old"
+        time.now += FRESH_S
+    broken.up = True
+    _, new = await records.add("new", {}, {})
+    assert (await gates[0].caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
+    await records.revoke(revoked.id)
+    time.now += FRESH_S
+    for gate in gates:
+        asked = (gate.caller({b"authorization": f"Bearer {old}".encode()}, None) for _ in range(3))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(answer, ToolwireError) and answer.failure.kind for answer in answers] == ["authentication"] * 3
+
+
+async def test_a_new_key_works_as_soon_as_the_store_is_back(store: Store, time: Time) -> None:
+    broken: Any = Broken(store)
+    gate = Gate(ServerSettings(), ring(broken, time, "of-the-settings"))
+    await gate.ring.refresh()
+    broken.up = False
+    time.now += FRESH_S
+    await gate.ring.refresh()
+    broken.up = True
+    _, new = await KeyRecords(store, time).add("new", {}, {})
+    time.now += LOOK_AGAIN_S
+    assert (await gate.caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
 
 
 async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toolwire.config import ParkedSettings, ServerSettings, Settings, StoreSettings
-from toolwire.errors import ToolwireError, error_object
+from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import CallArgs, Failure, Text, Usage
 from toolwire.gateway import shared_limits
 from toolwire.gateway.keys import KeyGrant, KeyLimits
@@ -180,6 +180,20 @@ async def test_a_month_s_budget_is_a_quota(limits: Limits) -> None:
     assert headers(limits, allowed) == {}
 
 
+async def test_while_the_store_is_away_only_a_budget_that_is_not_known_is_refused() -> None:
+    class Away:
+        async def run(self, work: Any, action: str) -> Any:
+            raise ToolwireError("overloaded", "no store", retry_after_s=1)
+
+    away: Any = Away()
+    limits = Limits(Settings(), UsageBook(away))
+    for allowed in (KeyLimits(budget_requests=2), KeyLimits(budget_tokens=1000, requests_per_minute=5)):
+        failure = await refused(limits.admit("k", allowed, TURN))
+        told = error_object(failure)["error"]
+        assert (told["code"], failure.retry_after_s, status_of(failure)) == ("overloaded", 1, 503) and "budget" in told["message"]
+    await limits.admit("k", KeyLimits(requests_per_minute=5, tokens_per_minute=1000, concurrent=1), TURN)
+
+
 def test_an_estimate_counts_everything_that_is_sent() -> None:
     whole = replace(
         TURN,
@@ -338,6 +352,42 @@ async def test_what_a_node_that_died_was_running_ends_by_itself(node: Node, monk
         while (other := await admitted(alive, allowed)) is None:
             await asyncio.sleep(0.05)
     assert await admitted(alive, allowed) is None  # its own one still runs
+    for ticket in (mine, other):
+        ticket.settle(Usage(0, 0), ran=False)
+
+
+HOUR = 3600 * 1_000_000
+
+
+async def test_a_clock_of_redis_that_goes_back_locks_nobody_out(node: Node) -> None:
+    limits = await node()
+    allowed = KeyLimits(requests_per_minute=300)
+    while await admitted(limits, allowed) is not None:
+        pass
+    assert limits.shared is not None
+    await limits.shared._redis.hincrby(f"{shared_limits.METERS}{{k}}", "at", HOUR)  # as it stands there where the clock went back since
+    failure = await refused(limits.admit("k", allowed, TURN))
+    assert failure.retry_after_s and failure.retry_after_s <= 0.4  # two requests' time: nothing was given for the leap, and nothing taken
+    async with asyncio.timeout(5):
+        while await admitted(limits, allowed) is None:
+            await asyncio.sleep(0.02)
+
+
+async def test_what_a_node_that_died_was_running_ends_though_the_clock_of_redis_went_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
+    limits = await node()
+    allowed = KeyLimits(concurrent=2)
+    mine = await limits.admit("k", allowed, TURN)
+    assert limits.shared is not None
+    later = (real_time.time_ns() // 1000) + HOUR
+    await limits.shared._redis.zadd(f"{shared_limits.RUNNING}{{k}}", {"of a node that died": later})
+    await limits.shared._redis.zadd(shared_limits.NODES, {"node_dead": later})
+    assert await admitted(limits, allowed) is None
+    async with asyncio.timeout(5):
+        while (other := await admitted(limits, allowed)) is None:
+            await asyncio.sleep(0.02)
+    await becomes(lambda: limits.shared is not None and limits.shared.nodes == 1)
+    assert await admitted(limits, allowed) is None  # its own one still runs
     for ticket in (mine, other):
         ticket.settle(Usage(0, 0), ran=False)
 

@@ -13,7 +13,7 @@ import pytest
 from toolwire.errors import ToolwireError
 from toolwire.gateway.records import TurnSummary
 from toolwire.gateway.store import Store
-from toolwire.gateway.usage import DAY, HOUR, MOST_ROWS, STALE_S, Question, UsageBook, month_of, next_month
+from toolwire.gateway.usage import DAY, HOUR, MOST_ROWS, STALE_S, WAIT_S, Question, UsageBook, month_of, next_month
 
 NOON = int(datetime(2026, 3, 14, 12, tzinfo=UTC).timestamp())
 
@@ -157,7 +157,7 @@ class Troubled:
         self.store, self.trouble = store, ""
 
     async def run(self, work: Callable[[Any], Any], action: str) -> Any:
-        if self.trouble == "before":
+        if self.trouble == "before" or (self.trouble == "full" and action == "count usage"):
             raise ToolwireError("server", "no store")
         done = await self.store.run(work, action)
         if self.trouble == "behind":
@@ -226,6 +226,83 @@ async def test_a_month_s_sum_is_right_while_the_store_is_away(store: Store, time
     troubled.trouble = ""
     await book.flush()
     assert (await book.month("k")).requests == 4
+    await book.close()
+
+
+async def test_a_month_that_was_never_read_is_not_taken_for_unused(store: Store, time: Time) -> None:
+    """A node that has not seen the key before can not give its budget out again while the store is away."""
+    before = UsageBook(store, clock=time, ticks=time)
+    before.observe(turn("k"))
+    await before.close()
+    troubled: Any = Troubled(store)
+    troubled.trouble = "before"
+    book = UsageBook(troubled, clock=time, ticks=time)
+    for _ in range(2):
+        with pytest.raises(ToolwireError) as caught:
+            await book.month("k")
+        assert (caught.value.failure.kind, caught.value.failure.retry_after_s) == ("overloaded", 1)
+    troubled.trouble = ""
+    assert (await book.month("k")).requests == 1
+    troubled.trouble = "before"
+    time.now += STALE_S + 1
+    assert (await book.month("k")).requests == 1
+    troubled.trouble = ""
+    await book.close()
+
+
+async def test_a_month_that_was_never_read_is_read_though_the_disk_is_full(store: Store, time: Time) -> None:
+    before = UsageBook(store, clock=time, ticks=time)
+    before.observe(turn("k"))
+    await before.close()
+    troubled: Any = Troubled(store)
+    troubled.trouble = "full"
+    book = UsageBook(troubled, clock=time, ticks=time)
+    book.observe(turn("k"))
+    assert (await book.month("k")).requests == 2
+    book.observe(turn("k"))
+    assert (await book.month("k")).requests == 3
+    troubled.trouble = ""
+    await book.flush()
+    await book.flush()
+    assert (await book.month("k")).requests == 3
+    await book.close()
+
+
+async def test_all_who_ask_for_a_month_while_usage_is_written_get_the_whole_of_it(store: Store, time: Time) -> None:
+    """What is under way does not ask for their key yet."""
+    before = UsageBook(store, clock=time, ticks=time)
+    before.observe(turn("k"))
+    await before.close()
+    book = UsageBook(store, clock=time, ticks=time)
+    book.observe(turn("other"))
+    writing = asyncio.ensure_future(book.flush())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    months = await asyncio.gather(*(book.month("k") for _ in range(3)))
+    assert [month.requests for month in months] == [1, 1, 1]
+    await writing
+    await book.close()
+
+
+async def test_a_store_that_hangs_is_not_waited_for_long_where_a_month_was_never_read(store: Store, time: Time) -> None:
+    answers = asyncio.Event()
+
+    class Hangs:
+        async def run(self, work: Callable[[Any], Any], action: str) -> Any:
+            await answers.wait()
+            return await store.run(work, action)
+
+    hangs: Any = Hangs()
+    book = UsageBook(hangs, clock=time, ticks=time)
+    book.observe(turn("other"))
+    writing = asyncio.ensure_future(book.flush())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1.5 * WAIT_S):
+        with pytest.raises(ToolwireError, match="budget"):
+            await book.month("k")
+    answers.set()
+    await writing
+    assert (await book.month("k")).requests == 0
     await book.close()
 
 

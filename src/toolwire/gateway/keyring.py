@@ -2,7 +2,8 @@
 
 Rules: a caller's key is looked up by a digest that is keyed with this process's own secret, and then compared in constant time: how long it takes
 tells nothing of any key, however many there are. Stored keys are read again within `FRESH_S`, so that what one node revokes no node takes. Where the
-store does not answer, the keys that were read last hold. A key of the settings waits for no reading but the first.
+store does not answer, the keys that were read last hold; that it did not is believed for a moment only, and then asked anew. A key of the settings
+waits for no reading but the first.
 """
 
 from __future__ import annotations
@@ -70,11 +71,13 @@ class KeyRing:
         """Keys that were found, by a mark of their own: most requests come with one of them."""
         self._rows: Rows = []
         self._admins: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
         self._read_at: float | None = None
         self._tried_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         self._failing = False
+        self._failed_at = float("-inf")
         self._used: set[str] = set()
         self._told: dict[str, float] = {}
 
@@ -102,8 +105,11 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether `refresh` has something to do: also for all who ask while the keys are read for the first time."""
-        return self._records is not None and (self._read_at is None or self._ticks() - self._tried_at >= REREAD_S)
+        """Whether `refresh` has something to do: also for all who ask while keys are read that are not known yet, or too old to be used."""
+        if self._records is None or self._read_at is None:
+            return self._records is not None
+        now = self._ticks()
+        return now - self._tried_at >= REREAD_S or now - self._read_at >= FRESH_S
 
     def find(self, token: bytes) -> KeyHolder | None:
         """Whose key this is."""
@@ -117,7 +123,7 @@ class KeyRing:
                 self._recent.clear()
             self._recent[mark] = known
         if known.row is not None:
-            if not known.row.lives(self._clock()):
+            if known.row.revoked_at is not None and self._over(known.row):
                 return None
             self._used.add(known.row.id)
         return known.holder
@@ -127,6 +133,12 @@ class KeyRing:
         blinded = self._blind(digest)
         known = self._stored.get(blinded) or self._configured.get(blinded)
         return known if hmac.compare_digest(digest, known.digest if known is not None else self._secret) else None
+
+    def _over(self, key: StoredKey) -> bool:
+        """Whether it has ended. What has ended does not begin again, should the clock go back."""
+        if not key.lives(self._clock()):
+            self._ended.add(key.id)
+        return key.revoked_at is not None and key.id in self._ended
 
     async def is_admin(self, key_id: str) -> bool:
         """Whether a stored key of this identity still opens the web pages."""
@@ -149,29 +161,35 @@ class KeyRing:
         if self._reading is None and now - self._tried_at >= REREAD_S:
             self._start(self._records)
         if self._read_at is None or now - self._read_at >= FRESH_S:
-            await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S)
+            await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S, REREAD_S)
 
     def refresh_behind(self) -> bool:
         """As `refresh`, behind a request that need not wait for it; False where nothing was ever read, so that it must."""
         if self._read_at is None:
             return False
-        if self._records is not None and self._reading is None and self._later is None:
+        idle = self._reading is None and self._later is None
+        if self._records is not None and idle and self._ticks() - self._tried_at >= REREAD_S:
             self._later = asyncio.get_running_loop().call_later(BEHIND_S, self._start, self._records)
         return True
 
     async def look_again(self) -> None:
         """A key was not found: it may be new."""
-        if self._records is None or self._failing:
+        if self._records is None:
             return
         if self._reading is None and self._ticks() - self._tried_at >= LOOK_AGAIN_S:
             self._start(self._records)
-        await self._wait(WAIT_S)
+        await self._wait(WAIT_S, LOOK_AGAIN_S)
 
-    async def _wait(self, most_s: float) -> None:
-        """For the reading that is under way; not where one has failed or hung: then only that one request has waited."""
+    async def _wait(self, most_s: float, believed_s: float) -> None:
+        """For the reading that is under way; not where one has failed or hung within `believed_s`: then only that one request has waited."""
         reading = self._reading
-        if reading is None or self._failing:
+        if reading is None:
             return
+        if self._failing:
+            now = self._ticks()
+            most_s -= now - self._tried_at  # who asks in the midst of one that hangs too does not wait for it anew
+            if most_s <= 0 or now - self._failed_at < believed_s:
+                return
         done, _ = await asyncio.wait({reading}, timeout=most_s)
         if not done:
             self._fail("the store does not answer")
@@ -207,11 +225,10 @@ class KeyRing:
     def _fail(self, why: object) -> None:
         if not self._failing:
             log.warning("stored keys can not be read, those that were read last hold: %s", why)
-        self._failing = True
+        self._failing, self._failed_at = True, self._ticks()
 
     def _known(self, keys: list[StoredKey]) -> tuple[dict[bytes, _Known], frozenset[str]]:
-        now = self._clock()
-        known = [_Known(bytes.fromhex(key.sha256), key.holder(self._limits), key) for key in keys if key.lives(now)]
+        known = [_Known(bytes.fromhex(key.sha256), key.holder(self._limits), key) for key in keys if not self._over(key)]
         return {self._blind(one.digest): one for one in known}, frozenset(one.holder.key_id for one in known if one.holder.admin)
 
     async def _tell_used(self, records: KeyRecords) -> None:

@@ -1,7 +1,8 @@
 """API keys: what a key may do, and where keys are kept.
 
 Rules: a key is 240 random bits, shown once and kept as its SHA-256 alone. A key is known by its identity: a rotated one keeps it, and with it its
-responses, limits and budgets; the old text goes on working for a while. `keyring.py` finds a caller's key among them.
+responses, limits and budgets; the old text goes on working for a while. What was revoked is so by any clock: only that while follows one.
+`keyring.py` finds a caller's key among them.
 """
 
 from __future__ import annotations
@@ -118,7 +119,10 @@ def key_id_of(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """`rotated_from` is the identity that a rotated key goes on with; "" for a key of its own. A `revoked_at` in the future ends a grace time."""
+    """`rotated_from` is the identity that a rotated key goes on with; "" for a key of its own.
+
+    `revoked_at` above 0 is the end of a grace time; below 0 it is, with its sign turned, when the key was revoked: by no clock is that yet to come.
+    """
 
     id: str
     name: str
@@ -139,8 +143,9 @@ class StoredKey:
         return self.revoked_at is None or self.revoked_at > now
 
     def public(self) -> dict[str, Any]:
-        """Without the hash: nobody needs it."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
+        """Without the hash: nobody needs it. `revoked_at` is a time."""
+        shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
+        return {**shown, "revoked_at": None if self.revoked_at is None else abs(self.revoked_at)}
 
     def holder(self, settings: LimitSettings) -> KeyHolder:
         models = tuple(self.scopes.get("models") or ("*",))
@@ -197,12 +202,12 @@ class KeyRecords:
         if old is None or not old.lives(now):
             raise ToolwireError("not_found", f"there is no living key {id}")
         made = await self._insert(old.name, old.scopes, old.limits, old.identity)
-        await self._end(old.id, now + grace_s)
+        await self._end(old.id, now + grace_s if grace_s > 0 else -now)
         return made
 
     async def revoke(self, id: str) -> None:
-        """From now on. A grace time that is under way ends too."""
-        await self._end(id, self._clock())
+        """From now on, whatever time it is elsewhere. A grace time that is under way ends too."""
+        await self._end(id, -self._clock())
 
     async def used(self, ids: Iterable[str], at: float) -> None:
         rows = [(at, id) for id in ids]
@@ -219,7 +224,7 @@ class KeyRecords:
 
     async def _end(self, id: str, at: float) -> None:
         sql = "UPDATE keys SET revoked_at = ? WHERE id = ? AND (revoked_at IS NULL OR revoked_at > ?)"
-        await self._store.run(lambda c: c.execute(sql, (at, id, at)), "write")
+        await self._store.run(lambda c: c.execute(sql, (at, id, max(at, 0.0))), "write")
 
 
 async def any_stored(url: str) -> bool:

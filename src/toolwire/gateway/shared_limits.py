@@ -4,9 +4,10 @@
     toolwire:running:{KEY}    the turns that run now, each with the time after which it counts as gone
     toolwire:nodes            the nodes that share the limits, likewise
 
-Rules: the time is Redis's own, for all nodes the same. What runs is renewed while it runs, so that what a node that died has left behind ends by
-itself. A Redis that can not be reached costs one request the wait; from then on only the heartbeat asks, until it is back. What could not be told to
-it meanwhile is told then, and, should it have forgotten everything, what it said last: less is never counted than the node that saw most has seen.
+Rules: the time is Redis's own, for all nodes the same; where it goes back, it is counted on from there. What runs is renewed while it runs, so that
+what a node that died has left behind ends by itself. A Redis that can not be reached costs one request the wait; from then on only the heartbeat
+asks, until it is back. What could not be told to it meanwhile is told then, and, should it have forgotten everything, what it said last: less is
+never counted than the node that saw most has seen.
 """
 
 from __future__ import annotations
@@ -35,13 +36,24 @@ MOST_OWED = 10_000
 log = logging.getLogger("toolwire.limits")
 T = TypeVar("T")
 
+CLOCK = """
+local whole = function(number) return string.format('%.0f', number) end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local end_leases = function(leases, lease)
+    local latest = whole(now + lease)
+    redis.call('ZREMRANGEBYSCORE', leases, '-inf', whole(now))
+    for _, one in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. latest, '+inf')) do redis.call('ZADD', leases, latest, one) end
+end
+"""
+"""What both scripts begin with. A lease that ends later than one that is given now is from before the clock went back."""
+
 # KEYS: meters, running. ARGV: rate of requests, units of requests, rate of tokens, units of tokens, most running at once, this turn's id, its lease
 # in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn), and how many units of requests and tokens are taken at least.
 TAKE = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
-local passed = math.max(0, now - (tonumber(state[1]) or now))
+local at = tonumber(state[1]) or now
+local passed = math.max(0, now - at)
 local rates, units = {tonumber(ARGV[1]), tonumber(ARGV[3])}, {tonumber(ARGV[2]), tonumber(ARGV[4])}
 local taken, refused, wait = {}, '', 0
 for n = 1, 2 do
@@ -57,7 +69,7 @@ for n = 1, 2 do
 end
 local most, running = tonumber(ARGV[5]), 0
 if most > 0 then
-    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+    end_leases(KEYS[2], ARGV[7])
     running = redis.call('ZCARD', KEYS[2])
     if ARGV[8] == 'charge' then
         running = running - redis.call('ZREM', KEYS[2], ARGV[6])
@@ -73,7 +85,6 @@ if refused == '' then
             last = math.max(last, taken[n] / rates[n])
         end
     end
-    local whole = function(number) return string.format('%.0f', number) end
     redis.call('HSET', KEYS[1], 'at', whole(now), 'requests', whole(taken[1]), 'tokens', whole(taken[2]))
     redis.call('PEXPIRE', KEYS[1], whole(math.ceil(last / 1000) + 60000))
     if most > 0 and ARGV[8] == 'take' then
@@ -81,17 +92,17 @@ if refused == '' then
         redis.call('PEXPIRE', KEYS[2], whole(ARGV[7] / 1000))
         running = running + 1
     end
+elseif now < at then
+    redis.call('HSET', KEYS[1], 'at', whole(now))
 end
-return {refused, string.format('%.0f', wait), string.format('%.0f', taken[1]), string.format('%.0f', taken[2]), running}
+return {refused, whole(wait), whole(taken[1]), whole(taken[2]), running}
 """
 
 # KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Gives how many there are.
 RENEW = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-for n = 2, #ARGV do redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[1]), ARGV[n]) end
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[1] / 1000))
+end_leases(KEYS[1], ARGV[1])
+for n = 2, #ARGV do redis.call('ZADD', KEYS[1], whole(now + ARGV[1]), ARGV[n]) end
+redis.call('PEXPIRE', KEYS[1], whole(ARGV[1] / 1000))
 return redis.call('ZCARD', KEYS[1])
 """
 
@@ -131,8 +142,8 @@ class SharedLimits:
         self._running = running
         self._changed = changed
         self._redis = connect(url)
-        self._take = self._redis.register_script(TAKE)
-        self._renew = self._redis.register_script(RENEW)
+        self._take = self._redis.register_script(CLOCK + TAKE)
+        self._renew = self._redis.register_script(CLOCK + RENEW)
         self._owed: deque[Asked] = deque(maxlen=MOST_OWED)
         self._beating: asyncio.Task[None] | None = None
         self._stumbled = asyncio.Event()

@@ -2,7 +2,7 @@
 
 Rules: a turn that ends is counted in memory, at once, as answered or as failed; what was counted is written every `FLUSH_S` seconds and at the
 close, all of it in one transaction. Each batch has a number, so that one whose commit was not answered is never counted twice. What can not be
-written is kept, and written later. Hours, days and months are UTC's.
+written is kept, and written later. A budget is given out only where it is known what was used of it. Hours, days and months are UTC's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
+from toolwire.errors import ToolwireError
 from toolwire.ids import random_id
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ log = logging.getLogger("toolwire.usage")
 FLUSH_S = 3.0
 STALE_S = 2 * FLUSH_S
 """A month's sum that is older is read again before it is used: other nodes spend too."""
+NEVER = float("-inf")
 WAIT_S = 1.0
 CLOSE_S = 2.0
 HOUR, DAY = 3600, 86400
@@ -51,7 +53,7 @@ class Spent:
     month: int
     requests: int = 0
     tokens: int = 0
-    read_at: float = float("-inf")
+    read_at: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ class UsageBook:
             if not self._failing:
                 log.warning("usage could not be written, it is kept and tried again: %s", error)
             self._failing = True
+            await self._read_first(month, at)
             return
         if self._failing:
             log.warning("usage can be written again")
@@ -159,9 +162,21 @@ class UsageBook:
         for key_id, (requests, tokens) in sums.items():
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
+    async def _read_first(self, month: int, at: float) -> None:
+        """A store that can not be written, because its disk is full, can be read: the months that never were."""
+        asked = [key_id for key_id, spent in self._months.items() if spent.read_at == NEVER]
+        if self._store is None or not asked or not self._writing:
+            return
+        try:
+            sums = await self._store.run(lambda c: {key_id: _month(c, key_id, month) for key_id in asked}, "read usage")
+        except Exception:  # it is away
+            return
+        for key_id, (requests, tokens) in sums.items():
+            self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
+
     def _with_counted(self, key_id: str, spent: Spent) -> Spent:
-        """What was counted since the batch was closed is not in the sums yet."""
-        for (key, hour, _), counts in self._counted.items():
+        """What could not be written, and what was counted since the batch was closed, is not in the sums yet."""
+        for (key, hour, _), counts in (*self._writing.items(), *self._counted.items()):
             if key == key_id and hour >= spent.month:
                 spent.requests += counts[0]
                 spent.tokens += counts[2] + counts[4]
@@ -186,18 +201,29 @@ class UsageBook:
     # --- budgets -------------------------------------------------------------------------------------------------------------------------------
 
     async def month(self, key_id: str) -> Spent:
-        """What this key has used of the present month: what the store has, and what was counted here since."""
+        """What this key has used of the present month: what the store has, and what was counted here since. Raises where that was never known."""
         spent = self._months.get(key_id)
         if spent is None:
             spent = self._months[key_id] = Spent(month_of(self._clock()))
-            if self._store is not None and self._flushing is not None:
-                await self.flush()  # the one under way does not ask for this key yet
-        known = spent.read_at > float("-inf")
-        if self._store is not None and self._ticks() - spent.read_at > STALE_S and not (known and self._failing):
-            await asyncio.wait({self._flush()}, timeout=WAIT_S)
-            spent = self._months[key_id]
+        if self._store is not None and self._ticks() - spent.read_at > STALE_S:
+            if spent.read_at == NEVER:
+                spent = await self._first_month(key_id)
+            elif not self._failing:
+                await asyncio.wait({self._flush()}, timeout=WAIT_S)
+                spent = self._months[key_id]
         self._turn_month(spent, self._clock())
         return spent
+
+    async def _first_month(self, key_id: str) -> Spent:
+        for _ in range(2):  # the writing that is under way may not ask for this key yet
+            done, _pending = await asyncio.wait({self._flush()}, timeout=WAIT_S)
+            spent = self._months[key_id]
+            if spent.read_at > NEVER:
+                return spent
+            if not done:
+                break
+        told = "The gateway's store can not be reached, and what this API key has used of its budget is not known yet; try again in a moment."
+        raise ToolwireError("overloaded", told, retry_after_s=1)
 
     def _turn_month(self, spent: Spent, now: float) -> None:
         month = month_of(now)

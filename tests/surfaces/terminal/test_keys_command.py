@@ -89,6 +89,15 @@ def test_a_key_is_revoked_by_name_id_or_the_beginning_of_it(keys: Any) -> None:
     assert keys("list", "--all").count("revoked") == 3
 
 
+def test_when_a_key_was_revoked_is_listed_as_a_time_whichever_clock_is_asked(keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = keys("add", "laptop", "--json")
+    keys("revoke", "laptop")
+    (listed,) = keys("list", "--all", "--json")
+    assert 0 <= listed["revoked_at"] - made["created_at"] < 60
+    monkeypatch.setattr("toolwire.surfaces.terminal.api_keys.time.time", lambda: made["created_at"] - 3600)
+    assert keys("list", "--json") == [] and keys("list", "--all").splitlines()[1].endswith(" revoked")
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

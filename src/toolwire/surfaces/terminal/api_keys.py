@@ -158,7 +158,7 @@ def _state(key: StoredKey, now: float, replaced: bool) -> str:
     if key.revoked_at is None:
         return "active"
     word = "replaced" if replaced else "revoked"
-    return word if key.revoked_at <= now else f"{word}, ends in {_span(key.revoked_at - now)}"
+    return f"{word}, ends in {_span(key.revoked_at - now)}" if key.lives(now) else word
 
 
 def _ago(at: float | None, now: float) -> str:
