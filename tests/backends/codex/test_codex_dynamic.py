@@ -181,16 +181,29 @@ async def test_a_run_may_park_again_and_again(make: Make, new_codex: str, provid
     assert [item["output"] for item in provider.seen[2].input if item["type"] == "function_call_output"] == ["one", "two"]
 
 
-async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(make: Make, new_codex: str, provider: Any) -> None:
+@pytest.mark.parametrize("model", ["gpt-5.5", "our-model", "team/our-model"])
+async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(make: Make, new_codex: str, provider: Any, model: str) -> None:
     full = {"input_tokens": 271_000, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 900, "total_tokens": 271_900}
     provider.play([*provider.call("look", '{"q":"a"}', "call_a"), provider.completed(full)], provider.text("Done."))
-    live = (await ready(make, new_codex)).open(turn(user("long")))
+    live = (await ready(make, new_codex, model=model)).open(turn(user("long")))
     assert (await gather(live.segment()))[-2] == Usage(271_000, 900)
-    await live.answer({"call_a": result("call_a", "x" * 300_000)})
+    await live.answer({"call_a": result("call_a", "x" * 1_300_000)})
     assert said(await gather(live.segment())) == "Done."
     assert len(provider.seen) == 2
     assert provider.seen[1].texts() == ["long"]
-    assert provider.seen[1].outputs() == {"call_a": "x" * 300_000}
+    assert provider.seen[1].outputs() == {"call_a": "x" * 1_300_000}
+
+
+async def test_a_model_outside_of_the_catalog_is_asked_as_it_is_and_says_itself_that_it_is_too_much(
+    make: Make, new_codex: str, provider: Any
+) -> None:
+    provider.play(provider.text("ok"), [provider.failed("context_length_exceeded")])
+    backend = await ready(make, new_codex, model="our-model")
+    await gather(backend.run(turn(user("hi"))))
+    assert provider.seen[0].body["model"] == "our-model" and "effort" not in provider.seen[0].body["reasoning"]
+    assert provider.seen[0].texts() == ["hi"] and provider.seen[0].tool_names() == ["look", "get-time"]
+    [failure] = await gather(backend.run(turn(user("hi"))))
+    assert isinstance(failure, Failure) and failure.kind == "context_length"
 
 
 async def test_without_a_mark_of_the_responses_end_a_silence_ends_it(make: Make, new_codex: str, provider: Any) -> None:
