@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toolwire.decode.fields import missing
+from toolwire.decode.fields import ALIASES, missing
 from toolwire.decode.history import NO_RESULT
 from toolwire.encode.responses import usage_object
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Usage
+from toolwire.gateway.fields import FIELDS
 from toolwire.gateway.records import Answer, Caller
 from toolwire.ids import IdFactory
 from toolwire.turn import Call, ImagePart, Item, Message, Part, Reasoning, Result, TextPart
@@ -42,7 +43,8 @@ PASSED = (
     "safety_identifier",
     "user",
 )
-"""What the request for a summary has of the client's own request. The rest says nothing about a summary."""
+"""What the request for a summary has of the client's own request. The rest says nothing about a summary, and is reported as ignored."""
+REPORT = b"x-toolwire-report"
 ASKED = (
     "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with it. The messages of the user are kept, "
     "everything else is replaced by your notes. Say what was asked for and what was decided; what has been done, with the names, numbers, paths and "
@@ -83,7 +85,14 @@ class Compaction:
             ],
             "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction has to have one
         }
-        return Answer(answer.headers, encode(told))
+        return Answer([(name, self._report(value) if name == REPORT else value) for name, value in answer.headers], encode(told))
+
+    def _report(self, inner: bytes) -> bytes:
+        """The report of the request for a summary, with what was not passed on to it."""
+        left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {*PASSED, "input"}
+        told = ["unknown_fields=ignored"] if left - FIELDS.keys() else []
+        told += [f"{name}=ignored" for name in sorted(left & FIELDS.keys())]
+        return "; ".join(dict.fromkeys([*told, *filter(None, inner.decode().split("; "))])).encode()
 
     def _question(self) -> bytes:
         given = self._body.get("input")

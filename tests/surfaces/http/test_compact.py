@@ -151,6 +151,30 @@ async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(plac
         assert status == 200, answer
 
 
+@pytest.mark.parametrize(
+    ("more", "report"),
+    [
+        ({}, ""),
+        ({"instructions": "Be brief.", "tools": None, "prompt_cache_key": "k"}, "prompt_cache_key=ignored"),
+        ({"bogus": 1}, "unknown_fields=ignored"),
+        (
+            {"other": 1, "stream": True, "tools": [], "toolChoice": "auto"},
+            "unknown_fields=ignored; stream=ignored; tool_choice=ignored; tools=ignored",
+        ),
+        ({"max_output_tokens": 5, "store": True, "text": {"verbosity": "low"}}, "max_output_tokens=ignored; store=ignored; text=ignored"),
+        (
+            {"bogus": 1, "input": [{"role": "user", "content": "a"}, CALL, {"role": "user", "content": "b"}]},
+            "unknown_fields=ignored; input=healed:missing_result",
+        ),
+    ],
+)
+async def test_no_field_is_ignored_in_silence(place: Callable[..., Any], more: Body, report: str) -> None:
+    async with place(NOTES) as it:
+        body = {"model": "m", "input": "a", **more}
+        async with it.client.post(f"http://127.0.0.1:{it.port}{PATH}", json=body) as response:
+            assert (response.status, response.headers["x-toolwire-report"]) == (200, report)
+
+
 # --- what is refused ---------------------------------------------------------------------------------------------------------------------------
 
 
