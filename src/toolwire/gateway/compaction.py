@@ -4,7 +4,8 @@
 
 Rules:
 - The messages of user, system and developer stay as they are. What the model said, called and was told becomes the summary.
-- Calls that wait for a result stay as they are, with the rest of their group, behind the summary: their results can still be sent.
+- Calls that wait for a result stay as they are, with the rest of their group, behind the summary, whatever the model said behind them: their results
+  can still be sent.
 - The summary is asked for as any turn is: same key, limits, journal and usage. Nothing of it is stored; the item holds all there is.
 - A summary comes back as what the model said before, never with the weight of an instruction.
 """
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toolwire.decode.fields import missing
+from toolwire.decode.fields import ALIASES, missing
 from toolwire.decode.history import NO_RESULT
 from toolwire.encode.responses import usage_object
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Usage
+from toolwire.gateway.fields import FIELDS
 from toolwire.gateway.records import Answer, Caller
 from toolwire.ids import IdFactory
 from toolwire.turn import Call, ImagePart, Item, Message, Part, Reasoning, Result, TextPart
@@ -41,7 +43,8 @@ PASSED = (
     "safety_identifier",
     "user",
 )
-"""What the request for a summary has of the client's own request. The rest says nothing about a summary."""
+"""What the request for a summary has of the client's own request. The rest says nothing about a summary, and is reported as ignored."""
+REPORT = b"x-toolwire-report"
 ASKED = (
     "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with it. The messages of the user are kept, "
     "everything else is replaced by your notes. Say what was asked for and what was decided; what has been done, with the names, numbers, paths and "
@@ -78,11 +81,18 @@ class Compaction:
             "output": [
                 *(wire_item(item, ids) for item in self._items if isinstance(item, Message) and item.role in INSTRUCTIONS),
                 {"id": ids("cmp_"), "type": "compaction", "encrypted_content": sealed},
-                *(wire_item(item, ids) for item in open_group(self._items)),
+                *(wire_item(item, ids) for item in open_groups(self._items)),
             ],
             "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction has to have one
         }
-        return Answer(answer.headers, encode(told))
+        return Answer([(name, self._report(value) if name == REPORT else value) for name, value in answer.headers], encode(told))
+
+    def _report(self, inner: bytes) -> bytes:
+        """The report of the request for a summary, with what was not passed on to it."""
+        left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {*PASSED, "input"}
+        told = ["unknown_fields=ignored"] if left - FIELDS.keys() else []
+        told += [f"{name}=ignored" for name in sorted(left & FIELDS.keys())]
+        return "; ".join(dict.fromkeys([*told, *filter(None, inner.decode().split("; "))])).encode()
 
     def _question(self) -> bytes:
         given = self._body.get("input")
@@ -102,20 +112,26 @@ def _text(response: dict[str, Any]) -> str:
     return "".join(part["text"] for part in parts if part["type"] == "output_text").strip()
 
 
-def open_group(items: Sequence[Item]) -> list[Item]:
-    """The calls at the end with what belongs to them, if any still waits for its result. `items` are paired."""
-    start = len(items)
-    while start and not isinstance(items[start - 1], Message):
-        start -= 1
-    group = [item for item in items[start:] if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
-    answered = {item.call_id for item in group if isinstance(item, Result)}
-    waiting = [place for place, item in enumerate(group) if isinstance(item, Call) and item.call_id not in answered]
-    if not waiting:
-        return []
-    first = waiting[0]  # results that came before its group have been told already
-    while first and not isinstance(group[first - 1], Result):
-        first -= 1
-    return group[first:]
+def open_groups(items: Sequence[Item]) -> list[Item]:
+    """The groups of calls behind the last word of a user in which any still waits, whatever the model said since. `items` are paired."""
+    groups: list[list[Item]] = [[]]
+    for item in items:
+        if isinstance(item, Message):
+            if item.role == "user":  # who goes on has given up what waited before
+                groups.clear()
+            groups.append([])
+            continue
+        if groups[-1] and isinstance(groups[-1][-1], Result) and not isinstance(item, Result):
+            groups.append([])
+        groups[-1].append(item)
+    return [item for group in groups for item in _open(group)]
+
+
+def _open(group: Sequence[Item]) -> list[Item]:
+    """The group without the results that pairing put into it; nothing where all were there."""
+    kept = [item for item in group if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
+    answered = {item.call_id for item in kept if isinstance(item, Result)}
+    return kept if any(isinstance(item, Call) and item.call_id not in answered for item in kept) else []
 
 
 # --- items as the wire has them --------------------------------------------------------------------------------------------------------------

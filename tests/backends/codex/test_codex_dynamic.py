@@ -78,6 +78,46 @@ async def test_text_arrives_in_the_providers_own_pieces(make: Make, new_codex: s
     assert events[-2:] == [Usage(11, 7, 4, 2), Finish("stop")]
 
 
+def without_deltas(events: list[dict[str, Any]], but: int = 0) -> list[dict[str, Any]]:
+    """The events with the first few deltas only."""
+    first = [event for event in events if "delta" in event["type"]][:but]
+    return [event for event in events if event in first or "item" in event]
+
+
+@pytest.mark.parametrize("age", ["new_codex", "old_codex"])
+async def test_what_comes_without_deltas_is_told_and_what_came_by_them_is_told_once(
+    make: Make, age: str, provider: Any, request: pytest.FixtureRequest
+) -> None:
+    backend = await ready(make, request.getfixturevalue(age))
+
+    async def answer(*events: dict[str, Any]) -> tuple[str, str, str]:
+        provider.play(list(events))
+        told = await gather(backend.run(turn(tools=(), sampling=Sampling(summary="detailed"))))
+        assert told[-1] == Finish("stop")
+        thoughts = [event for event in told if isinstance(event, Thought)]
+        return said(told), "".join(one.text for one in thoughts if one.summary), "".join(one.text for one in thoughts if not one.summary)
+
+    words, other, thought = provider.text("So it is."), provider.text("Else.", id="msg_2"), provider.thought(["First.", "Second."], raw="hmm")
+    whole = ("So it is.", "First.\n\nSecond.", "hmm")
+    assert await answer(*thought, *words) == whole
+    assert await answer(*without_deltas(thought), *without_deltas(words)) == whole
+    assert await answer(*without_deltas(thought, 1), *without_deltas(words, 1)) == whole
+    assert await answer(*without_deltas(words), *without_deltas(other)) == await answer(*words, *other) == ("So it is.\n\nElse.", "", "")
+    assert await answer(*without_deltas(words), *other) == await answer(*words, *without_deltas(other)) == ("So it is.\n\nElse.", "", "")
+    contradicting = {**words[-1], "item": {**words[-1]["item"], "content": other[-1]["item"]["content"]}}
+    assert await answer(*words[:-1], contradicting) == ("So it is.", "", "")
+
+
+async def test_text_without_deltas_stands_before_its_calls_and_behind_their_results(make: Make, new_codex: str, provider: Any) -> None:
+    words = without_deltas(provider.text("I look."))
+    provider.play([*words, *provider.call("look", '{"q":"a"}', "call_a")], without_deltas(provider.text("Found.")))
+    run = (await ready(make, new_codex)).open(turn())
+    events = await gather(run.segment())
+    assert [type(event) for event in events[:2]] == [Text, CallBegin] and said(events) == "I look."
+    await run.answer({"call_a": result("call_a", "x")})
+    assert said(await gather(run.segment())) == "Found."
+
+
 async def test_the_provider_sees_nothing_that_the_turn_does_not_hold(make: Make, new_codex: str, provider: Any) -> None:
     provider.play(provider.text("ok"))
     backend = await ready(make, new_codex)
@@ -141,16 +181,29 @@ async def test_a_run_may_park_again_and_again(make: Make, new_codex: str, provid
     assert [item["output"] for item in provider.seen[2].input if item["type"] == "function_call_output"] == ["one", "two"]
 
 
-async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(make: Make, new_codex: str, provider: Any) -> None:
+@pytest.mark.parametrize("model", ["gpt-5.5", "our-model", "team/our-model"])
+async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(make: Make, new_codex: str, provider: Any, model: str) -> None:
     full = {"input_tokens": 271_000, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 900, "total_tokens": 271_900}
     provider.play([*provider.call("look", '{"q":"a"}', "call_a"), provider.completed(full)], provider.text("Done."))
-    live = (await ready(make, new_codex)).open(turn(user("long")))
+    live = (await ready(make, new_codex, model=model)).open(turn(user("long")))
     assert (await gather(live.segment()))[-2] == Usage(271_000, 900)
-    await live.answer({"call_a": result("call_a", "x" * 300_000)})
+    await live.answer({"call_a": result("call_a", "x" * 1_300_000)})
     assert said(await gather(live.segment())) == "Done."
     assert len(provider.seen) == 2
     assert provider.seen[1].texts() == ["long"]
-    assert provider.seen[1].outputs() == {"call_a": "x" * 300_000}
+    assert provider.seen[1].outputs() == {"call_a": "x" * 1_300_000}
+
+
+async def test_a_model_outside_of_the_catalog_is_asked_as_it_is_and_says_itself_that_it_is_too_much(
+    make: Make, new_codex: str, provider: Any
+) -> None:
+    provider.play(provider.text("ok"), [provider.failed("context_length_exceeded")])
+    backend = await ready(make, new_codex, model="our-model")
+    await gather(backend.run(turn(user("hi"))))
+    assert provider.seen[0].body["model"] == "our-model" and "effort" not in provider.seen[0].body["reasoning"]
+    assert provider.seen[0].texts() == ["hi"] and provider.seen[0].tool_names() == ["look", "get-time"]
+    [failure] = await gather(backend.run(turn(user("hi"))))
+    assert isinstance(failure, Failure) and failure.kind == "context_length"
 
 
 async def test_without_a_mark_of_the_responses_end_a_silence_ends_it(make: Make, new_codex: str, provider: Any) -> None:

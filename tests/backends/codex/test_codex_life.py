@@ -60,7 +60,9 @@ def worker_of(backend: CodexBackend) -> Worker:
 # --- death -------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_works(make: Make, new_codex: str, provider: Any) -> None:
+async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_works(
+    make: Make, new_codex: str, provider: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     provider.play(provider.stalled(provider.text("Once upon")[:-1]))
     backend = await ready(make, new_codex)
     runs = [backend.run(TURN) for _ in range(3)]
@@ -71,7 +73,8 @@ async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_
     for run in runs:
         events = [event for event in await gather(run) if not isinstance(event, Text)]
         assert len(events) == 1 and isinstance(events[0], Failure)
-        assert events[0].kind == "backend_cut" and "killed by signal 9" in events[0].message
+        assert (events[0].kind, events[0].message) == ("backend_cut", "Codex was killed by signal 9.")
+    assert caplog.text.count("Codex was killed by signal 9. It said: ") == 1  # real Codex warns of the test's folder at every start
     provider.play(provider.text("Fine."))
     assert said(await gather(backend.run(TURN))) == "Fine."
     assert worker_of(backend).pid != leader
@@ -286,6 +289,44 @@ async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(imit
     lease = await pool.lease()
     assert lease.worker.alive
     lease.release(True)
+
+
+async def test_what_codex_says_while_it_serves_is_for_the_log_alone(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    binary = imitation("""
+        say(id=hear()["id"], result={"userAgent": "toolwire/0.166.0"})
+        hear()
+        sys.stderr.write("another client's words, and sk-scripted\\n"); sys.stderr.flush()
+        hear(), hear()
+        sys.exit(3)
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    assert backend.pool is not None
+    worker = (await backend.pool.lease()).worker
+    with pytest.raises(ToolwireError) as silent:
+        await worker.request("model/list", {}, 0.3)
+    assert silent.value.failure.message == "Codex did not answer model/list within 0.3 s."
+    worker.tell("model/list", {})
+    await worker.gone.wait()
+    assert worker.failure == Failure("backend_unavailable", "Codex ended with exit status 3.")
+    assert caplog.text.count("It said: another client's words, and ***") == 2
+
+
+async def test_a_codex_that_can_not_start_tells_a_client_no_paths(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    binary = imitation("""
+        long = "/home/alice/" + "x" * 300
+        sys.exit(f'WARN {long}\\nno "/home/alice/.ssh": see {os.environ["CODEX_HOME"]}/config.toml:3 and https://a.example/b/c, ~/x or w/o it')
+    """)
+    backend = await ready(make, binary, home=str(tmp_path / "home"))
+    assert backend.pool is not None
+    with pytest.raises(ToolwireError) as why:
+        await backend.pool.lease()
+    words = 'no "(path)": see $CODEX_HOME/config.toml:3 and https://a.example/b/c, (path) or w/o it'
+    assert why.value.failure.message == f"Codex ended with exit status 1. It said: {words}"
+    assert "/home/alice/.ssh" in caplog.text and str(tmp_path / "home") in caplog.text
 
 
 async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:

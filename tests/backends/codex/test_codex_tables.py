@@ -65,10 +65,18 @@ def test_a_model_of_the_catalog_loses_codexs_own_tools_and_prompts_and_gains_no_
         "use_responses_lite": True,
         "x": 1,
     }
-    [ours] = patched_catalog({"models": [model]}, foreign=False)["models"]
-    [foreign] = patched_catalog({"models": [model]}, foreign=True)["models"]
+    ours, _ = patched_catalog({"models": [model]}, foreign=False)["models"]
+    foreign, _ = patched_catalog({"models": [model]}, foreign=True)["models"]
     assert ours == {"slug": "m", "apply_patch_tool_type": None, "base_instructions": "", "use_responses_lite": True, "x": 1}
     assert foreign == {**ours, "use_responses_lite": False}
+
+
+def test_the_catalog_has_an_entry_for_every_other_model_with_what_all_entries_have() -> None:
+    one = {"slug": "a", "context_window": 1, "default_reasoning_level": "high", "upgrade": {"model": "b"}, "x": 1, "only_here": 1}
+    other = {"slug": "b", "context_window": 2, "default_reasoning_level": "low", "upgrade": None, "x": 1}
+    *_, rest = patched_catalog({"models": [one, other]}, foreign=False)["models"]
+    assert rest == {"slug": "", "context_window": 100_000_000, "default_reasoning_level": None, "upgrade": None, "x": 1}
+    assert patched_catalog({"models": []}, foreign=False) == {"models": []}
 
 
 def test_every_kind_of_the_tables_is_known() -> None:

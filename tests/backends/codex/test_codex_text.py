@@ -90,6 +90,14 @@ async def test_the_provider_sees_the_turn_and_the_documented_remainder(make: Mak
     assert list(homes.rglob("rollout-*")) == [], "the conversation stays on disk"
 
 
+async def test_a_long_history_is_not_replaced_by_a_summary(make: Make, old_codex: str, provider: Any) -> None:
+    full = {"input_tokens": 600_000, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 9, "total_tokens": 600_009}
+    provider.play([*provider.call("nothing", "{}", "call_a"), provider.completed(full)], provider.text("Done."))
+    assert said(await gather((await ready(make, old_codex)).run(turn(message("user", "long"))))) == "Done."
+    assert len(provider.seen) == 2 and own(provider.seen[1].texts()) == ["long"]
+    assert "call_a" in provider.seen[1].outputs()
+
+
 async def test_images_reasoning_and_a_schema_are_passed_on(make: Make, old_codex: str, provider: Any) -> None:
     provider.play(provider.thought(["Thinking."]) + provider.text("{}"))
     backend = await ready(make, old_codex)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolwire.events import Usage
-from toolwire.gateway.compaction import ASKED, open_group
+from toolwire.gateway.compaction import ASKED, open_groups
 from toolwire.gateway.memory import ITEM_BYTES, Memory
 from toolwire.gateway.replay import replay
 from toolwire.gateway.seals import PREFIX, Seals
@@ -122,7 +122,57 @@ async def test_a_group_that_is_half_answered_stays_whole(place: Callable[..., An
 
 def test_an_answered_group_before_an_open_one_is_told_in_the_notes() -> None:
     told: list[Item] = [Message("user", (TextPart("a"),)), Call("1", "f", "{}"), Result("1", (TextPart("x"),)), Call("2", "f", "{}")]
-    assert open_group(told) == [told[3]] and open_group(told[:3]) == [] and open_group(told[:1]) == []
+    assert open_groups(told) == [told[3]] and open_groups(told[:3]) == [] and open_groups(told[:1]) == []
+
+
+SAID: Body = {"role": "assistant", "content": "One moment."}
+
+
+@pytest.mark.parametrize(
+    ("behind", "stays"),
+    [
+        ([CALL, SAID], ["call_1"]),
+        ([SAID, CALL, SAID, OTHER], ["call_1", "call_2"]),
+        ([SAID, CALL, SAID, OTHER, SAID], ["call_1", "call_2"]),
+        ([CALL, {"role": "developer", "content": "Be quick."}], ["call_1"]),
+        ([CALL, RESULT, SAID, OTHER, SAID], ["call_2"]),
+        ([OTHER, SAID, CALL, RESULT, SAID], ["call_2"]),
+        ([CALL, {"role": "user", "content": "Never mind."}, OTHER, SAID], ["call_2"]),
+        ([CALL, OTHER, RESULT, SAID], ["call_1", "call_2", "call_1"]),
+    ],
+)
+async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(place: Callable[..., Any], behind: list[Body], stays: list[str]) -> None:
+    async with place(NOTES) as it:
+        _, compacted = await it.post(PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *behind]})
+        notes = kinds(compacted["output"]).index("compaction")
+        assert [item.get("call_id") for item in compacted["output"][notes + 1 :]] == stays
+        results = [{**RESULT, "call_id": id} for id in dict.fromkeys(stays)]
+        status, answer = await it.post("/v1/responses", {"model": "m", "input": [*compacted["output"], *results]})
+        assert status == 200, answer
+
+
+@pytest.mark.parametrize(
+    ("more", "report"),
+    [
+        ({}, ""),
+        ({"instructions": "Be brief.", "tools": None, "prompt_cache_key": "k"}, "prompt_cache_key=ignored"),
+        ({"bogus": 1}, "unknown_fields=ignored"),
+        (
+            {"other": 1, "stream": True, "tools": [], "toolChoice": "auto"},
+            "unknown_fields=ignored; stream=ignored; tool_choice=ignored; tools=ignored",
+        ),
+        ({"max_output_tokens": 5, "store": True, "text": {"verbosity": "low"}}, "max_output_tokens=ignored; store=ignored; text=ignored"),
+        (
+            {"bogus": 1, "input": [{"role": "user", "content": "a"}, CALL, {"role": "user", "content": "b"}]},
+            "unknown_fields=ignored; input=healed:missing_result",
+        ),
+    ],
+)
+async def test_no_field_is_ignored_in_silence(place: Callable[..., Any], more: Body, report: str) -> None:
+    async with place(NOTES) as it:
+        body = {"model": "m", "input": "a", **more}
+        async with it.client.post(f"http://127.0.0.1:{it.port}{PATH}", json=body) as response:
+            assert (response.status, response.headers["x-toolwire-report"]) == (200, report)
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------------------------------------

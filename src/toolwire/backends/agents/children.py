@@ -48,8 +48,13 @@ class Child(asyncio.SubprocessProtocol):
 
     @property
     def _last_words(self) -> str:
-        """Of its stderr: one line, bounded, as they were said."""
-        return " ".join(list(self._tail)[-3:])[-TAIL_CHARACTERS:]
+        """Of its stderr: one line, bounded, as they were said, from the beginning of what was said in one."""
+        words = ""
+        for line in list(self._tail)[:-4:-1]:
+            if words and len(line) + 1 + len(words) > TAIL_CHARACTERS:
+                break
+            words = f"{line} {words}" if words else line
+        return words
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from toolwire.backends.agents.folders import in_memory, private_folder
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.settings import MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
+from toolwire.backends.codex.settings import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.backends.codex.version import Features, Version, features_of, parse_version
 from toolwire.errors import ToolwireError
 
@@ -171,7 +171,7 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
 async def _catalog(options: CodexOptions, home: Home) -> str:
     """The path of the patched model catalog; empty where this Codex does not tell its own."""
     foreign = options.provider is not None
-    facts = json.dumps([MODEL_PATCH, MODEL_DROPPED, foreign], sort_keys=True)
+    facts = json.dumps([MODEL_PATCH, MODEL_DROPPED, ANY_MODEL, foreign], sort_keys=True)
     path = home.path / f"models-{home.version}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}.json"
     if not path.exists():
         try:

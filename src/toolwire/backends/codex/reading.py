@@ -1,6 +1,7 @@
 """Codex's notifications of a thread → events. Pure: the run decides what an end means.
 
-- Text comes from the message's deltas, calls from the raw items: in model order, with their arguments verbatim.
+- Text and thoughts come from their deltas, and what these did not bring from the raw items, where they do not contradict (laws 5 and 6). Calls come
+  from the raw items: in model order, with their arguments verbatim.
 - Only calls to a declared tool, with a JSON object for arguments, are calls. Codex answers the others itself and lets the model go on (arguments that
   are JSON, but no object, it passes on to us); they are counted as dropped.
 - Tokens are counted by the response's own usage where Codex tells it, else by the differences of the thread's totals, which it repeats.
@@ -9,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +46,7 @@ class Reader:
         self._parallel = parallel
         self._total = wire.Tokens()
         self.turn_id = ""
+        self._no_item()
         self.begin()
 
     def begin(self) -> None:
@@ -55,9 +57,7 @@ class Reader:
     def again(self) -> None:
         """The same answer is tried once more, by another turn; its tokens add up."""
         self._error: wire.TurnError | None = None
-        self._item = ""
-        self._summary: tuple[str, int] | None = None
-        self._spoke = False
+        self._spoke = self._summarizing = False
         self._index = 0
         self.calls: list[str] = []
         """The calls of this answer that wait, in model order."""
@@ -70,6 +70,14 @@ class Reader:
         """The model has said all it will say: its last response was counted, and asks for nothing. The end of the turn follows at once, if at all."""
         self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
+
+    def _no_item(self) -> None:
+        self._item: str | None = None
+        self._part: tuple[str, int] | None = None
+        self._text_told: list[str] = []
+        self._summary_told: list[str] = []
+        self._thought_told: list[str] = []
+        """What the deltas of the item under way have brought."""
 
     def feed(self, message: Notification) -> list[Event]:
         if message.method != COUNTED:
@@ -96,26 +104,55 @@ class Reader:
     def _text(self, news: wire.Delta) -> list[Event]:
         if not news.delta:
             return []
-        start = BETWEEN if self._spoke and news.item_id != self._item else ""
+        start = ""
+        if news.item_id != self._item:
+            start = BETWEEN if self._spoke else ""
+            self._text_told.clear()
         self._item, self._spoke = news.item_id, True
+        self._text_told.append(news.delta)
         return [Text(start + news.delta)]
 
     def _summarized(self, news: wire.Delta) -> list[Event]:
         if not news.delta:
             return []
         part = (news.item_id, news.summary_index)
-        start = BETWEEN if self._summary not in (None, part) else ""
-        self._summary = part
+        if self._part is not None and self._part[0] != news.item_id:
+            self._summary_told.clear()
+        start = BETWEEN if self._summarizing and part != self._part else ""
+        self._part, self._summarizing = part, True
+        self._summary_told.append(start + news.delta if self._summary_told else news.delta)
         return [Thought(start + news.delta, summary=True)]
 
     def _thought(self, news: wire.Delta) -> list[Event]:
+        self._thought_told.append(news.delta)
         return [Thought(news.delta)] if news.delta else []
+
+    def _message_end(self, item: wire.RawItem) -> list[Event]:
+        rest = _rest(_texts(item.content), self._text_told)
+        start = BETWEEN if self._spoke and not self._text_told else ""
+        self._item = None
+        self._text_told.clear()
+        self._spoke = self._spoke or bool(rest)
+        return [Text(start + rest)] if rest else []
+
+    def _reasoning_end(self, item: wire.RawItem) -> list[Event]:
+        summary, thought = _rest(_texts(item.summary, BETWEEN), self._summary_told), _rest(_texts(item.content), self._thought_told)
+        start = BETWEEN if self._summarizing and not self._summary_told else ""
+        self._part = None
+        self._summary_told.clear()
+        self._thought_told.clear()
+        self._summarizing = self._summarizing or bool(summary)
+        return [*([Thought(start + summary, summary=True)] if summary else ()), *([Thought(thought)] if thought else ())]
 
     def _raw_item(self, news: wire.RawItemNews) -> list[Event]:
         item = news.item
         if not self.turn_id or news.turn_id != self.turn_id:
             return []  # an echo of the history, or of Codex's own
         self._items.add(item.role or item.type)
+        if item.type == "message" and item.role == "assistant":
+            return self._message_end(item)
+        if item.type == "reasoning":
+            return self._reasoning_end(item)
         if item.type not in ("function_call", "custom_tool_call"):
             return []
         if item.name in FORBIDDEN and item.name not in self._tools:
@@ -152,6 +189,7 @@ class Reader:
 
     def _started(self, news: wire.TurnNews) -> list[Event]:
         self.turn_id = news.turn.id
+        self._no_item()
         return []
 
     def _failed(self, news: wire.ErrorNews) -> list[Event]:
@@ -183,6 +221,16 @@ _READ: dict[str, Callable[[Reader, Any], list[Event]]] = {
     "turn/completed": Reader._completed,
     "error": Reader._failed,
 }
+
+
+def _texts(parts: Iterable[wire.RawPart] | None, between: str = "") -> str:
+    return between.join(part.text for part in parts or () if part.text)
+
+
+def _rest(whole: str, told: Sequence[str]) -> str:
+    """What is still to be told; nothing where what was told says something else."""
+    said = "".join(told)
+    return whole[len(said) :] if whole.startswith(said) else ""
 
 
 def is_object(text: str) -> bool:

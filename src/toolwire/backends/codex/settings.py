@@ -16,6 +16,10 @@ HEADER = "# Written by Toolwire for its own use of Codex; written anew whenever 
 PROVIDER = "toolwire"
 _FIRST, _BARE, _NEVER = Version(0, 0), Version(0, 121), Version(1_000_000, 0)  # _BARE: from here on Codex's own prompts can be switched off
 
+WINDOW = 100_000_000
+"""The context window is the provider's to judge: with its own figure Codex would replace a long history by a summary. From 0.121 on it stands in the
+catalog, which limits what the settings may say."""
+
 
 class Row(NamedTuple):
     key: str
@@ -32,6 +36,8 @@ ROWS: tuple[Row, ...] = (
     Row("web_search", "disabled"),
     Row("project_doc_max_bytes", 0),
     Row("tool_output_token_limit", 2_000_000),
+    Row("model_context_window", WINDOW, before=_BARE),
+    Row("model_auto_compact_token_limit", WINDOW, before=_BARE),
     Row("hide_agent_reasoning", False),
     *(
         Row(f"include_{what}", False, _BARE)
@@ -68,12 +74,28 @@ MODEL_PATCH: dict[str, Any] = {
     "include_skills_usage_instructions": False,
     "include_plugin_usage_instructions": False,
     "include_apps_usage_instructions": False,
-    "context_window": 100_000_000,
-    "max_context_window": 100_000_000,
+    "context_window": WINDOW,
+    "max_context_window": WINDOW,
 }
-"""What is changed in every model of Codex's own catalog, where the key is there. The context window is the provider's to judge: with Codex's own
-figure it would replace a long history by a summary."""
+"""What is changed in every model of Codex's own catalog, where the key is there."""
 MODEL_DROPPED = ("tool_mode", "multi_agent_version", "multi_agent_reasoning_effort", "auto_compact_token_limit")
+ANY_MODEL: dict[str, Any] = {
+    "slug": "",
+    "display_name": "",
+    "description": None,
+    "visibility": "hide",
+    "priority": 1000,
+    "default_reasoning_level": None,
+    "supported_reasoning_levels": [],
+    "default_reasoning_summary": "auto",
+    "additional_speed_tiers": [],
+    "service_tiers": [],
+    "availability_nux": None,
+    "upgrade": None,
+    "use_responses_lite": False,
+}
+"""The entry of all models that the catalog does not name: Codex takes the one whose slug is the longest beginning of the model's name. Without it the
+context window of such a model is Codex's own guess."""
 
 
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
@@ -83,6 +105,9 @@ def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]
     for model in catalog["models"]:
         kept = {key: value for key, value in model.items() if key not in MODEL_DROPPED}
         models.append({**kept, **{key: value for key, value in patch.items() if key in kept}})
+    if models:
+        common = set(models[0]).intersection(*models)
+        models.append({key: ANY_MODEL.get(key, value) for key, value in models[0].items() if key in common})
     return {**catalog, "models": models}
 
 

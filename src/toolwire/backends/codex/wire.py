@@ -44,6 +44,10 @@ class ErrorNews(msgspec.Struct, **_camel):
     will_retry: bool = False
 
 
+class RawPart(msgspec.Struct, gc=False):
+    text: str = ""
+
+
 class RawItem(msgspec.Struct, gc=False):
     """A Responses item as the provider sent it."""
 
@@ -52,6 +56,8 @@ class RawItem(msgspec.Struct, gc=False):
     name: str = ""
     arguments: str = ""
     call_id: str = ""
+    summary: tuple[RawPart, ...] | None = None
+    content: tuple[RawPart, ...] | None = None
 
 
 class RawItemNews(msgspec.Struct, **_camel):
