@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -90,6 +91,21 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
         rest, errors = child.communicate(timeout=20)
         assert (child.returncode, rest) == (0, "")
         assert re.fullmatch(rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n", errors)
+
+
+def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
+    with process("-m", "toolwire", "serve", "--port", "0", "--log-format", "json", cwd=tmp_path) as child:
+        port = ready_port(child)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=20)
+    found, pages = map(json.loads, errors.splitlines())
+    assert found["event"] == "models" and "demo" in {model["id"] for model in found["models"]}  # nothing is configured
+    assert {**pages, "time": ""} == {"time": "", "event": "pages", "url": f"http://127.0.0.1:{port}/"}
+    (tmp_path / "toolwire.toml").write_text("[server]\nports = 1\n")
+    with process("-m", "toolwire", "serve", "--log-format", "json", cwd=tmp_path) as child:
+        _, errors = child.communicate(timeout=20)
+    complaint = json.loads(errors)
+    assert child.returncode == 2 and complaint["level"] == "error" and "server.ports" in complaint["message"]
 
 
 def test_a_running_stream_ends_whole_while_the_server_drains(tmp_path: Path) -> None:
