@@ -119,10 +119,12 @@ def test_a_running_stream_ends_whole_while_the_server_drains(tmp_path: Path) -> 
         assert (child.returncode, output) == (0, "gateway closed\n")
 
 
-def test_a_draining_server_takes_no_new_connections(tmp_path: Path) -> None:
+def test_a_draining_server_takes_no_new_connections_and_closes_idle_ones(tmp_path: Path) -> None:
     with process("-c", SLOW_SERVER, "20", "2", cwd=tmp_path) as child:
         port = ready_port(child)
-        with open_stream(port) as stream:
+        with open_stream(port) as stream, socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
+            idle.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert idle.recv(65536).startswith(b"HTTP/1.1 200")
             child.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + 1.5
             while time.monotonic() < deadline:
@@ -133,6 +135,7 @@ def test_a_draining_server_takes_no_new_connections(tmp_path: Path) -> None:
                 time.sleep(0.01)
             else:
                 pytest.fail("the port still accepts")
+            assert read_all(idle) in (b"", b'{"ok":true}')  # the end of the answer at most, and nothing new
             assert b"data: last" in read_all(stream)
         assert child.wait(20) == 0
 
