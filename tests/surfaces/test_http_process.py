@@ -93,6 +93,19 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
         assert re.fullmatch(rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n", errors)
 
 
+@pytest.mark.parametrize(
+    ("url", "journal", "why"), [("sqlite://", "", "the store is no file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")]
+)
+def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(tmp_path: Path, url: str, journal: str, why: str) -> None:
+    (tmp_path / "toolwire.toml").write_text(f'[models.demo]\nbackend = "scripted"\n[journal]\ncontents = "disk"\n{journal}\n')
+    with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_STORE__URL=url) as child:
+        ready_port(child)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=20)
+    warning, link = errors.splitlines()
+    assert f'WARNING toolwire.http: journal.contents = "disk": nothing is written, because {why}' in warning and "(works once)" in link
+
+
 def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
     with process("-m", "toolwire", "serve", "--port", "0", "--log-format", "json", cwd=tmp_path) as child:
         port = ready_port(child)

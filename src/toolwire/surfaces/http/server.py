@@ -58,6 +58,7 @@ def serve(settings: Settings, make_gateway: MakeGateway | None = None, announce:
     check(settings)
     Proxies(settings.server.trusted_proxies)
     tls_files(settings.server)
+    _warn(settings)
     sockets = bind(settings.server.host, settings.server.port)
     make, announce = make_gateway or _gateway, announce or _silent
     try:
@@ -68,6 +69,14 @@ def serve(settings: Settings, make_gateway: MakeGateway | None = None, announce:
     finally:
         for each in sockets:
             each.close()
+
+
+def _warn(settings: Settings) -> None:
+    """Tells, once for all workers, of what was asked for and will not be."""
+    journal = settings.journal
+    if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
+        why = "the store is no file, beside which it could lie" if journal.max_mb else "journal.max_mb is 0"
+        log.warning('journal.contents = "disk": nothing is written, because %s', why)
 
 
 def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce) -> int:
