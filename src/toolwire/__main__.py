@@ -99,6 +99,7 @@ def _check_exposed(settings: Settings) -> None:
 
 def _tell_found(gateway: Gateway) -> None:
     """The first run's table: what is there to talk to."""
+    from toolwire.surfaces.http.logs import say
     from toolwire.tables import model_rows, table
 
     rows = model_rows(gateway.catalog)
@@ -107,7 +108,8 @@ def _tell_found(gateway: Gateway) -> None:
     lines = [*table(cells), *([f"… and {more} more: toolwire models"] if more > 0 else [])]
     if not any(row["backend"] == "local" for row in rows):
         lines.append("no embedded model: pip install 'toolwire[local]', then toolwire local pull; until then the scripted demo answers")
-    print("\n".join([*lines, "nothing is configured: this is what was found; toolwire doctor explains the rest", ""]), file=sys.stderr, flush=True)
+    lines += ["nothing is configured: this is what was found; toolwire doctor explains the rest", ""]
+    say("\n".join(lines), event="models", models=rows)
 
 
 def configure_logging(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
@@ -310,8 +312,17 @@ def _main(given: list[str]) -> int:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _flush()  # where it was the output's disk, that is told
-        print(f"toolwire: {_one_line(error)}", file=sys.stderr)
+        _complain(_one_line(error), getattr(arguments, "log_format", "text"))
         return USAGE_ERROR
+
+
+def _complain(line: str, format: str) -> None:
+    if format == "json":
+        from toolwire.surfaces.http.logs import as_object
+
+        print(as_object({"event": "log", "level": "error", "logger": "toolwire", "message": line}), file=sys.stderr)
+    else:
+        print(f"toolwire: {line}", file=sys.stderr)
 
 
 def _broken_outputs() -> list[TextIO]:

@@ -641,6 +641,27 @@ async def test_a_secret_that_the_model_says_in_pieces_is_shown_nowhere(tools: st
     assert "a-key-of-the-server" not in "".join(deltas)
 
 
+async def test_a_turns_line_leaves_memory_without_secrets(tmp_path: Path) -> None:
+    """A client chooses the request's id and the names of its tools: each may be a key by mistake."""
+    name = "sk-proj-abcdefghijklmnopqrstuvwxyz012345"
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    backend = ScriptedBackend("m", ScriptedOptions(script=f"call {name} {{}}", tools="native"))
+    gateway = Gateway(Settings(server=SECRETS.server), backends={"m": backend}, store=store)
+    told: list[dict[str, Any]] = []
+    journal_of(gateway).listeners.append(lambda turn: told.append(turn()))
+    tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
+    await gateway.respond("chat", json.dumps(body).encode(), Caller("key", KEYS[0]))
+    await gateway.close()
+    await store.close()
+    (segment,) = (tmp_path / "journal").iterdir()
+    line = json.loads(segment.read_text().splitlines()[1])
+    assert (line["request_id"], line["model"], line["calls"]) == ("***", "m", ["***"])
+    assert len(told) == 2 and told[1] == {**TurnRecord("", 0).as_json(), **line}
+    for secret in (name, KEYS[0]):
+        assert secret not in segment.read_text() and secret not in json.dumps(told)
+
+
 async def test_frames_that_hold_a_secret_in_pieces_are_left_out() -> None:
     chunks = answer(text="Take a-key-of-the-server and go.", size=5)
     async with FakeUpstream(Reply.stream(chunks)) as upstream:

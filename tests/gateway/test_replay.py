@@ -273,6 +273,21 @@ async def test_a_masked_fixture_is_the_same_where_its_secrets_came_whole() -> No
     assert told.differences == []
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_a_masked_fixture_whose_secret_went_out_in_pieces_can_not_be_compared(api: Api, tmp_path: Path, capsys: Any) -> None:
+    """The pieces are left out, so what is missing is no difference."""
+    settings = Settings(server=ServerSettings(keys=("a-key-of-the-server",)))
+    script = "chunk 7\nsay Take a-key-of-the-server and go."
+    gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script))})
+    assert gateway.journal is not None
+    for stream, status in ((True, 2), (False, 0)):
+        await ask(gateway, api, request(api, stream=stream))
+        path = tmp_path / "turn.jsonl"
+        path.write_text("".join(write(masked(await recorded(gateway), gateway.journal.mask))))
+        assert await asyncio.to_thread(main, ["replay", str(path)]) == status
+    assert "a secret went out in pieces" in capsys.readouterr().err
+
+
 async def test_a_turn_that_was_cut_can_not_be_replayed() -> None:
     gateway = scripted("say Hello.")
     await ask(gateway, "chat", request("chat"))

@@ -36,10 +36,10 @@ class Watched:
         self.tracing = Tracing(settings, self.spans, at_once=True)
         self.gateway.observers.append(self.tracing.observe)
 
-    async def ask(self, parent: str = "", **body: Any) -> ReadableSpan:
+    async def ask(self, parent: str = "", request_id: str = "req_1", **body: Any) -> ReadableSpan:
         raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "my key is the-upstream-key"}], **body}).encode()
         try:
-            answer = await self.gateway.respond("chat", raw, Caller("key_1", "req_1", key_name="laptop", trace_parent=parent))
+            answer = await self.gateway.respond("chat", raw, Caller("key_1", request_id, key_name="laptop", trace_parent=parent))
             if answer.stream is not None:
                 assert b"".join([block async for block in answer.stream])
         except ToolwireError:
@@ -91,6 +91,14 @@ async def test_nothing_that_was_said_stands_in_a_span() -> None:
     span = await Watched("say the answer\n" + CALLS).ask(tools=TOOLS)
     whole = span.to_json()
     assert not any(word in whole for word in ("my key", "the answer", "Paris", "the-upstream-key"))
+
+
+async def test_ids_and_names_that_a_client_chose_are_masked() -> None:
+    name = "sk-proj-abcdefghijklmnopqrstuvwxyz012345"
+    tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    span = await Watched(f"call {name} {{}}").ask(request_id="the-upstream-key", tools=[tool], stop=["the-upstream-key"])
+    assert dict(span.attributes or {})["toolwire.request.id"] == dict(span.events[0].attributes or {})["gen_ai.tool.name"] == "***"
+    assert name not in span.to_json() and "the-upstream-key" not in span.to_json()
 
 
 async def test_where_contents_are_asked_for_they_are_masked() -> None:

@@ -319,6 +319,26 @@ def told_id(key: str) -> str:
     return key_id_of(key)
 
 
+async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(place: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """The model is known by then, in the log, in metrics and in usage; one that is not there is still nobody's."""
+    async with place(models={"demo": "say hi\nusage 700 200"}) as p:
+        key = await p.key(tokens_per_minute=900)
+        with caplog.at_level("INFO", "toolwire.access"):
+            assert [(await p.ask(key, {**HI, "model": model}))[0] for model in ("demo", "nobody", "demo")] == [200, 404, 429]
+        told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
+        assert [(line["event"], line["model"], line["backend"], line["error"]) for line in told] == [
+            ("turn", "demo", "scripted", None),
+            ("turn", "", "", "model_not_found"),
+            ("turn", "demo", "scripted", "tokens_limit"),
+        ]
+        async with p.client.get(p.url + "/metrics", headers={"authorization": f"Bearer {key}"}) as answer:
+            assert 'toolwire_requests_total{api="chat",model="demo",status="429",strategy="none"} 1.0' in await answer.text()
+        _, page = await p.get(key, "/v1/usage", group_by="model")
+        (bucket,) = [bucket for bucket in page["data"] if bucket["results"]]
+        counted = {row["model"]: (row["num_model_requests"], row["num_failed_requests"]) for row in bucket["results"]}
+        assert counted == {"demo": (1, 1), "unknown": (0, 1)}
+
+
 async def test_usage_comes_in_pages_and_says_what_it_does_not_understand(place: Serve) -> None:
     async with place() as p:
         _, first = await p.get("", "/v1/usage", start="2026-01-01", end="2026-01-04T12:00", limit=3)

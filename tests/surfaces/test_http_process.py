@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -92,6 +93,34 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
         assert re.fullmatch(rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n", errors)
 
 
+@pytest.mark.parametrize(
+    ("url", "journal", "why"), [("sqlite://", "", "the store is no file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")]
+)
+def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(tmp_path: Path, url: str, journal: str, why: str) -> None:
+    (tmp_path / "toolwire.toml").write_text(f'[models.demo]\nbackend = "scripted"\n[journal]\ncontents = "disk"\n{journal}\n')
+    with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_STORE__URL=url) as child:
+        ready_port(child)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=20)
+    warning, link = errors.splitlines()
+    assert f'WARNING toolwire.http: journal.contents = "disk": nothing is written, because {why}' in warning and "(works once)" in link
+
+
+def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
+    with process("-m", "toolwire", "serve", "--port", "0", "--log-format", "json", cwd=tmp_path) as child:
+        port = ready_port(child)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=20)
+    found, pages = map(json.loads, errors.splitlines())
+    assert found["event"] == "models" and "demo" in {model["id"] for model in found["models"]}  # nothing is configured
+    assert {**pages, "time": ""} == {"time": "", "event": "pages", "url": f"http://127.0.0.1:{port}/"}
+    (tmp_path / "toolwire.toml").write_text("[server]\nports = 1\n")
+    with process("-m", "toolwire", "serve", "--log-format", "json", cwd=tmp_path) as child:
+        _, errors = child.communicate(timeout=20)
+    complaint = json.loads(errors)
+    assert child.returncode == 2 and complaint["level"] == "error" and "server.ports" in complaint["message"]
+
+
 def test_a_running_stream_ends_whole_while_the_server_drains(tmp_path: Path) -> None:
     with process("-c", SLOW_SERVER, "20", "0.5", cwd=tmp_path) as child:
         port = ready_port(child)
@@ -103,10 +132,12 @@ def test_a_running_stream_ends_whole_while_the_server_drains(tmp_path: Path) -> 
         assert (child.returncode, output) == (0, "gateway closed\n")
 
 
-def test_a_draining_server_takes_no_new_connections(tmp_path: Path) -> None:
+def test_a_draining_server_takes_no_new_connections_and_closes_idle_ones(tmp_path: Path) -> None:
     with process("-c", SLOW_SERVER, "20", "2", cwd=tmp_path) as child:
         port = ready_port(child)
-        with open_stream(port) as stream:
+        with open_stream(port) as stream, socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
+            idle.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert idle.recv(65536).startswith(b"HTTP/1.1 200")
             child.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + 1.5
             while time.monotonic() < deadline:
@@ -117,6 +148,7 @@ def test_a_draining_server_takes_no_new_connections(tmp_path: Path) -> None:
                 time.sleep(0.01)
             else:
                 pytest.fail("the port still accepts")
+            assert read_all(idle) in (b"", b'{"ok":true}')  # the end of the answer at most, and nothing new
             assert b"data: last" in read_all(stream)
         assert child.wait(20) == 0
 

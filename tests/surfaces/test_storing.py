@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
+import sqlite3
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +34,38 @@ async def test_a_full_disk_is_named_with_the_file(no_side_files: Path, monkeypat
     with pytest.raises(ToolwireError, match=rf"^store {no_side_files}: can not be opened: the disk is full$"):
         async with storing.opened(Store(f"sqlite:///{no_side_files}")):
             pass
+
+
+FULL = """
+import resource, shutil, sys
+from types import SimpleNamespace
+from toolwire.__main__ import main
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+shutil.disk_usage = lambda folder: SimpleNamespace(free=0)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", [("keys", "add", "laptop"), ("serve", "--port", "0")])
+async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "toolwire.db"
+    environment = {**os.environ, "TOOLWIRE_STORE__URL": f"sqlite:///{path}", "HOME": str(tmp_path)}
+    async with storing.opened(Store(f"sqlite:///{path}")) as store:  # keeps them there
+        assert await store.get("resp_1", "") is None and (tmp_path / "toolwire.db-wal").exists()
+        started = asyncio.create_subprocess_exec(sys.executable, "-c", FULL, *command, stderr=PIPE, stdout=DEVNULL, cwd=tmp_path, env=environment)
+        _, errors = await (await started).communicate()
+    assert errors.decode() == f"toolwire: store {path}: can not be opened: the disk is full\n"
+
+
+async def test_a_store_that_another_process_writes_to_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolwire.gateway.engines.sqlite.LOCKED_S", 0.05)
+    path = tmp_path / "toolwire.db"
+    async with storing.opened(Store(f"sqlite:///{path}")):
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with storing.opened(Store(f"sqlite:///{path}")) as store:
+                assert await store.get("resp_1", "") is None
 
 
 async def test_a_folder_that_can_not_be_written_is_named(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from toolwire.encode.sse import scrub
 from toolwire.gateway.journal_writer import Writer
 from toolwire.gateway.masking import Mask
@@ -62,6 +64,7 @@ class Journal:
         self.catch_up: Callable[[], None] = lambda: None
         """Has turns that have ended told of now: who looks sees them."""
         self.mask = Mask.of(settings, os.environ)
+        self._name = lru_cache(1024)(self.mask.text)
         self._tools = settings.tools
         self._whole = settings.journal.contents == "disk"
         self._most_bytes, self._most_traces = most_bytes, most_traces
@@ -74,7 +77,7 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_age_s = settings.journal.max_days * DAY_S
         self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
-        self._writer = Writer(self._segments, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
+        self._writer = Writer(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
@@ -121,7 +124,7 @@ class Journal:
     def _tell(self, record: Callable[[], TurnRecord]) -> None:
         for listener in self.listeners:
             try:
-                listener(lambda: record().as_json())
+                listener(lambda: self.line(record()))
             except Exception:
                 log.exception("a listener of the journal failed")
 
@@ -172,6 +175,10 @@ class Journal:
             return _record(trace, None)
         return next((record for record in reversed(self._records) if record.id == id), None)
 
+    def line(self, record: TurnRecord) -> dict[str, Any]:
+        """A turn's line as it may be shown."""
+        return self._masked(record).as_json()
+
     def contents(self, id: str) -> Contents:
         """Where the contents of a turn are."""
         self.catch_up()
@@ -209,6 +216,19 @@ class Journal:
             return read(lines) if lines else None
         except RecordingError:
             return None
+
+    def _masked(self, record: TurnRecord) -> TurnRecord:
+        """A client chooses the ids and the names of a line. Names come again and again."""
+        name, text = self._name, self.mask.text
+        return msgspec.structs.replace(
+            record,
+            request_id=text(record.request_id),
+            key=name(record.key),
+            model=name(record.model),
+            calls=tuple([name(call) for call in record.calls]),
+            call_ids=tuple([text(id) for id in record.call_ids]),
+            report=name(record.report),
+        )
 
     def _fixture(self, trace: Trace, record: TurnRecord) -> list[str]:
         return list(write(masked(recording_of(trace, record.as_json(), self._tools), self.mask)))
@@ -330,7 +350,5 @@ def _name(text: str) -> str:
 
 def _shared(record: TurnRecord) -> TurnRecord:
     """A line that was read, with texts that many have in common held once."""
-    import msgspec
-
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
     return msgspec.structs.replace(record, **{name: intern(getattr(record, name)) for name in names}, calls=tuple(map(intern, record.calls)))

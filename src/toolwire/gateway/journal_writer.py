@@ -21,11 +21,18 @@ SWEEP_S = 3600.0
 class Writer:
     """The thread that reads and writes the files. It starts with its first work."""
 
-    def __init__(self, segments: Segments, fixture: Callable[[Trace, TurnRecord], list[str]], most_turns: int, most_bytes: int) -> None:
-        """`fixture` gives a turn's lines; at most so many turns, and bytes of whole ones, may wait to be written."""
+    def __init__(
+        self,
+        segments: Segments,
+        masked: Callable[[TurnRecord], TurnRecord],
+        fixture: Callable[[Trace, TurnRecord], list[str]],
+        most_turns: int,
+        most_bytes: int,
+    ) -> None:
+        """`masked` gives a turn's line as it may be written, `fixture` its file's lines; at most so many turns, and bytes of whole ones, may wait."""
         self._most_turns, self._most_bytes = most_turns, most_bytes
         self._segments = segments
-        self._fixture = fixture
+        self._masked, self._fixture = masked, fixture
         self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()
         self._woken, self._hurry = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -85,7 +92,7 @@ class Writer:
             self._woken.clear()
             batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             turns = [one for one in batch if isinstance(one, tuple)]
-            self._safely(lambda turns=turns: self._segments.append(record for record, _ in turns))  # type: ignore[misc]
+            self._safely(lambda turns=turns: self._segments.append(self._masked(record) for record, _ in turns))  # type: ignore[misc]
             for record, trace in turns:
                 if trace is not None:
                     self._whole_bytes -= trace.size

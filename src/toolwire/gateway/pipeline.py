@@ -139,11 +139,11 @@ class Gateway:
             is_small_chat = api == "chat" and not large
             turn = run.decoded(decode_chat.decode(body, caller.key_id) if is_small_chat else await self._decode(api, body, caller, large))
             turn, backend = self._backend(turn)
-            run.turn = turn
+            run.asks(turn, backend)
             if caller.grant is not None:
                 run.account.ticket = await self._admit(caller.grant, turn, backend, caller.key_id)
             if trace is not None:
-                trace.asks(backend, self.catalog.kind(backend.id))
+                trace.asks(backend, run.backend_kind)
             await run.in_time(backend.prepare())
             turn = await run.in_time(self.images.inline(turn)) if not backend.capabilities.image_urls else checked(turn)
             plan = run.planned(turn, backend)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
-from toolwire.config import JournalSettings, ParkedSettings, ServerSettings, Settings, ToolSettings
+from toolwire.config import MASK, JournalSettings, ParkedSettings, ServerSettings, Settings, ToolSettings
 from toolwire.decode.responses import SUMMARY_OF
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError, error_object
@@ -58,6 +58,8 @@ def replay(recording: Recording) -> Replay:
     """Runs the turn in an event loop of its own: not to be called from one. Raises `RecordingError` where the recording is not whole."""
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it can not be replayed")
+    if any(label == "stream" and text == MASK for _, label, text in recording.wire):
+        raise RecordingError("a secret went out in pieces, which were left out of the recording: what the client got can not be compared")
     try:
         return _judged(recording, *asyncio.run(_run(recording)))
     except RecordingError:

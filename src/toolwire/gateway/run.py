@@ -65,7 +65,7 @@ class Run:
         self.plan: Plan | None = None
         self.answer: ChatAnswer | ResponsesAnswer | None = None
         self.claim: Claim | None = None
-        self.backend_kind = ""
+        self.model = self.backend_kind = ""
         self.kind = "new"
         """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
 
@@ -75,13 +75,16 @@ class Run:
             self.trace.decoded = turn
         return turn
 
+    def asks(self, turn: Turn, backend: Backend) -> None:
+        """The model that the turn names is there: from now on the turn is told as one of this model's, also where it is refused."""
+        self.turn, self.model, self.backend_kind = turn, turn.model, self._gateway.catalog.kind(backend.id)
+
     def planned(self, turn: Turn, backend: Backend) -> Plan:
         """Decides how the turn is served, also when the way that was decided before was refused."""
         self.turn, trace = turn, self.trace
         if trace is not None:
             trace.offers += ((backend.strategy, backend.capabilities),)
         self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
-        self.backend_kind = self._gateway.catalog.kind(backend.id)
         if trace is not None:
             trace.planned(turn, plan, plain=self._output_mode == "openai-json")
         return plan
@@ -326,7 +329,7 @@ class Run:
             request_id=caller.request_id,
             key_id=caller.key_id,
             api=self._api,
-            model=turn.model if turn is not None and plan is not None else "",
+            model=self.model,
             backend=self.backend_kind,
             strategy="none" if plan is None else plan.strategy,
             stream=turn is not None and turn.stream,

@@ -2,8 +2,8 @@
 
 Rules: off unless `telemetry.otlp` says where spans go; the SDK is an extra (`otel`) and loaded then only. A span is made when its turn has ended,
 with the turn's own times, so that nothing on a turn's path waits for it; a thread of the SDK's sends. It holds no contents unless
-`telemetry.with_contents` says so, and then masked ones. A caller's `traceparent` is the span's parent. Nothing else of the process is instrumented,
-and no global is set.
+`telemetry.with_contents` says so, and whatever it holds is masked. A caller's `traceparent` is the span's parent. Nothing else of the process is
+instrumented, and no global is set.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Tracing:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         start = int(summary.started_at * 1e9)
-        model = summary.model[:LONGEST_NAME]
+        mask, model = self._mask, self._mask.text(summary.model)[:LONGEST_NAME]
         span = self._tracer.start_span(
             f"{OPERATION} {model}" if model else OPERATION,
             context=_parent(summary.trace_parent),
@@ -116,8 +116,8 @@ class Tracing:
         )
         calls = zip(summary.tool_call_names, summary.tool_call_ids, summary.tool_call_s, strict=False)
         for name, id, after_s in list(calls)[:MOST_EVENTS]:
-            told = {"gen_ai.tool.name": name[:LONGEST_NAME], "gen_ai.tool.call.id": id[:LONGEST_NAME], "gen_ai.tool.type": "function"}
-            span.add_event("gen_ai.tool.call", told, timestamp=start + int(after_s * 1e9))
+            told = {"gen_ai.tool.name": mask.text(name)[:LONGEST_NAME], "gen_ai.tool.call.id": mask.text(id)[:LONGEST_NAME]}
+            span.add_event("gen_ai.tool.call", {**told, "gen_ai.tool.type": "function"}, timestamp=start + int(after_s * 1e9))
         if summary.error_kind is not None:
             span.set_status(Status(StatusCode.ERROR, summary.error_kind))
         span.end(end_time=start + int(summary.duration_s * 1e9))
@@ -153,7 +153,8 @@ class Tracing:
             "toolwire.tool_calls.count": summary.tool_call_count,
             "toolwire.tool_calls.truncated": summary.tool_call_truncated,
         }
-        return {**out, **_asked(turn), **self._said(summary, turn)} if turn is not None else out
+        told: dict[str, Any] = self._mask.value({**out, **_asked(turn)} if turn is not None else out)
+        return {**told, **self._said(summary, turn)} if turn is not None else told
 
     def _said(self, summary: TurnSummary, turn: Turn) -> dict[str, Any]:
         contents = summary.contents

@@ -23,9 +23,9 @@ SCRIPT = 'chunk 4\nsay Let me look.\ncall get_weather {"city": "Paris"}\n---\nsa
 KEY = "a-plain-key-of-some-length"
 
 
-async def complete(house: Any, *, key: str = "", **extra: Any) -> str:
+async def complete(house: Any, *, key: str = "", request_id: str = "", **extra: Any) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": "Weather?"}], "tools": [TOOL], **extra}
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = {**({"authorization": f"Bearer {key}"} if key else {}), **({"x-request-id": request_id} if request_id else {})}
     async with house.client.post(f"{house.url}/v1/chat/completions", json=body, headers=headers) as response:
         text: str = await response.text()
         return text
@@ -114,14 +114,15 @@ async def test_a_turn_becomes_a_command_and_a_fixture_and_is_the_same_again(open
 
 async def test_keys_are_shown_nowhere(keyed_house: OpenHouse) -> None:
     async with keyed_house() as house:
-        await complete(house, key=KEY, messages=[{"role": "user", "content": f"my key is {KEY}"}], metadata={"password": "hunter2"})
+        asked = {"messages": [{"role": "user", "content": f"my key is {KEY}"}], "metadata": {"password": "hunter2"}}
+        await complete(house, key=KEY, request_id=KEY, **asked)
         turn = await newest(house)
         id = turn["id"]
         curl = (await house.call("GET", f"/turns/{id}/curl"))["curl"]
         assert "$TOOLWIRE_API_KEY" in curl
         shown = [curl, json.dumps(turn), json.dumps(await house.call("GET", f"/turns/{id}")), await house.call("GET", f"/turns/{id}/fixture")]
         shown += [json.dumps(await house.call("GET", f"/turns/{id}/frames?kind={kind}")) for kind in ("frames", "events", "wire")]
-        shown += [json.dumps(await house.call("POST", f"/turns/{id}/replay", {}))]
+        shown += [json.dumps(await house.call("POST", f"/turns/{id}/replay", {})), json.dumps(await house.call("GET", "/charts"))]
         assert not any(KEY in text or "hunter2" in text for text in shown)
 
 

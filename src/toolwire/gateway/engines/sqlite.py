@@ -87,6 +87,7 @@ def _opened(path: str) -> SqliteConnection:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         _migrate(connection, path)
+        _try_to_write(connection)
     except sqlite3.Error as error:
         connection.close()
         reason = "can not be opened" if _outside(error) else "is not a Toolwire database, or it is damaged"
@@ -112,6 +113,16 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             if _named(error) != "SQLITE_BUSY" or time.monotonic() >= until:
                 raise
             time.sleep(0.01)
+
+
+def _try_to_write(connection: SqliteConnection) -> None:
+    """Where the side files are there already, a full disk lets the file be opened: it is said now, not by the first thing that has to be stored."""
+    try:
+        with connection.transaction():
+            connection.execute(f"PRAGMA user_version = {_version(connection)}")
+    except sqlite3.OperationalError as error:
+        if not _named(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):  # another process writes, so there is room
+            raise
 
 
 _NO_ROOM = {"SQLITE_FULL": "the disk is full", "SQLITE_IOERR_WRITE": "the disk is full or can not be written"}

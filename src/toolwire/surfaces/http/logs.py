@@ -134,12 +134,15 @@ class RequestLog:
             self._tell(logging.INFO, {"event": "passed_on", **told})
 
     def _tell(self, level: int, fields: dict[str, Any]) -> None:
-        fields = _with_node(fields, self.node)
-        now = time.time()
-        record = logging.LogRecord.__new__(logging.LogRecord)
-        told = {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000, "fields": fields}
-        record.__dict__ = {**_SAME, **told, "args": (_Line(now, fields),)}
-        access.handle(record)
+        access.handle(_record(level, _with_node(fields, self.node)))
+
+
+def _record(level: int, fields: dict[str, Any]) -> logging.LogRecord:
+    now = time.time()
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    told = {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000, "fields": fields}
+    record.__dict__ = {**_SAME, **told, "args": (_Line(now, fields),)}
+    return record
 
 
 class _Line:
@@ -371,6 +374,21 @@ def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) 
     if level != "debug":
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
         logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def say(text: str, **fields: Any) -> None:
+    """Tells the person at the terminal something, whatever the level: `text` as it is, or `fields` where every line is an object."""
+    handler = next((one for one in _root.handlers if isinstance(one.formatter, _JsonFormatter)), None)
+    if handler is None:
+        print(text, file=sys.stderr, flush=True)
+    else:
+        handler.handle(_record(logging.INFO, fields))
+        handler.flush()
+
+
+def as_object(fields: dict[str, Any]) -> str:
+    """A line of JSON, for where no log is set up yet."""
+    return str(_Line(time.time(), fields))
 
 
 def _shown(fields: Iterable[tuple[str, Any]]) -> list[str]:

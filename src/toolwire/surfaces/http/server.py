@@ -31,6 +31,7 @@ from toolwire.gateway.store import Store
 from toolwire.surfaces import storing
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.joining import ALONE, Part, advertised, check, join, worker_address
+from toolwire.surfaces.http.logs import say
 from toolwire.surfaces.http.protocol import GuardedProtocol, guard
 from toolwire.surfaces.http.proxies import Proxies
 from toolwire.surfaces.http.workers import Tell, Workers
@@ -57,6 +58,7 @@ def serve(settings: Settings, make_gateway: MakeGateway | None = None, announce:
     check(settings)
     Proxies(settings.server.trusted_proxies)
     tls_files(settings.server)
+    _warn(settings)
     sockets = bind(settings.server.host, settings.server.port)
     make, announce = make_gateway or _gateway, announce or _silent
     try:
@@ -67,6 +69,14 @@ def serve(settings: Settings, make_gateway: MakeGateway | None = None, announce:
     finally:
         for each in sockets:
             each.close()
+
+
+def _warn(settings: Settings) -> None:
+    """Tells, once for all workers, of what was asked for and will not be."""
+    journal = settings.journal
+    if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
+        why = "the store is no file, beside which it could lie" if journal.max_mb else "journal.max_mb is 0"
+        log.warning('journal.contents = "disk": nothing is written, because %s', why)
 
 
 def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce) -> int:
@@ -162,13 +172,13 @@ class _Where:
     tls: bool = False
 
     def say(self, told: dict[str, Any]) -> None:
-        """The API's address to stdout, for programs; the pages' one-time link to stderr, for the person."""
+        """The API's address to stdout, for programs; the pages' one-time link to stderr, for the person: no log of JSON keeps it."""
         host = self.host
         print(f"listening on {base_url(host, self.port, self.tls)}", flush=True)
         if told.get("link"):
             here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
-            link = base_url(here, self.port, self.tls).removesuffix("/v1") + told["link"]
-            print(f"chat, approvals and the wire: {link}  (works once)", file=sys.stderr, flush=True)
+            pages = base_url(here, self.port, self.tls).removesuffix("/v1")
+            say(f"chat, approvals and the wire: {pages}{told['link']}  (works once)", event="pages", url=f"{pages}/")
 
 
 async def _close(what: App | Gateway, name: str) -> None:
@@ -322,7 +332,7 @@ class DrainingServer(Server):
             await asyncio.sleep(LOOK_EVERY_S)
             if not told and self.server_state.tasks:  # not before: what is ended by draining needs a moment for it
                 told, count = True, len(self.server_state.tasks)
-                print(f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now", file=sys.stderr, flush=True)
+                say(f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now", event="draining", running=count)
         running = set(self.server_state.tasks)
         if running:
             log.warning("cancelling %d running request(s)", len(running))

@@ -1,6 +1,6 @@
 """`toolwire replay FILE`: a turn of the journal, run through this version of Toolwire.
 
-Exit status 0: the client would get the same; 1: something else, which is shown; 2: the file can not be read.
+Exit status 0: the client would get the same; 1: something else, which is shown; 2: the file can not be read, or not be compared.
 """
 
 from __future__ import annotations

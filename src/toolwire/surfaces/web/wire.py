@@ -83,21 +83,22 @@ class WireApi:
             for record in found
             if (not model or record.model == model) and (not tool or tool in record.calls) and (not status or _has_status(record, status))
         ]
-        return {"turns": [record.as_json() for record in found[:limit]], "more": len(found) > limit}
+        return {"turns": [journal.line(record) for record in found[:limit]], "more": len(found) > limit}
 
     async def charts(self, request: Request) -> dict[str, Any]:
         window = request.query_params.get("window", "24h")
         if window not in WINDOWS:
             raise ToolwireError("invalid_value", f"'window' is one of {', '.join(WINDOWS)}.", param="window")
         journal = await self._journal()
-        return await asyncio.to_thread(charts, journal.records(), window, time.time(), request.query_params.get("model", ""))
+        drawn = await asyncio.to_thread(charts, journal.records(), window, time.time(), request.query_params.get("model", ""))
+        return {**drawn, **{names: journal.mask.value(drawn[names]) for names in ("by_model", "by_tool")}}
 
     # --- one -----------------------------------------------------------------------------------------------------------------------------------
 
     async def turn(self, request: Request) -> dict[str, Any]:
         journal, record = await self._found(request)
         recording = await journal.shown(record.id)
-        told = {**record.as_json(), "contents": journal.contents(record.id), "parked": _parked(journal, record, recording)}
+        told = {**journal.line(record), "contents": journal.contents(record.id), "parked": _parked(journal, record, recording)}
         if recording is None:
             nothing = {"request": None, "turn": None, "plan": None, "wrote": "", "got": None, "cut": False}
             return {**told, **nothing, "counts": dict.fromkeys(KINDS, 0)}
