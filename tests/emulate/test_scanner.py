@@ -393,6 +393,16 @@ def test_a_quotation_is_known_when_its_source_is_cut_into_parts() -> None:
         f"1. item\n\n    ```\n    {BLOCK}\n    ```\n",
         f"write `x = {BLOCK}` to call",
         f"``{BLOCK}``",
+        f"Write ``a ` {BLOCK}``.",
+        f"``a ` {BLOCK} ` b``",
+        f"```a ` {BLOCK}``` on one line",
+        f"```a`` b` {BLOCK}```",
+        f"a ` b `` {BLOCK}",
+        f"~`{BLOCK}`",
+        f"as in `\n{BLOCK}`",
+        f"`\n{BLOCK} `",
+        f"as in `\nsee `{BLOCK}`",
+        f"> ``  \r\n> so\r\n> {BLOCK} ` ``",
     ],
 )
 def test_code_is_code_in_quotes_lists_and_lines(written: str) -> None:
@@ -400,5 +410,19 @@ def test_code_is_code_in_quotes_lists_and_lines(written: str) -> None:
 
 
 def test_behind_closed_code_it_fires_again() -> None:
-    for before in ("> ```\n> code\n> ```\n", "use `code` and `more` now: ", "- item\n- item\n", "don't; it's "):
+    closed = (
+        "> ```\n> code\n> ```\n",
+        "use `code` and `more` now: ",
+        "``a ` b`` and ",
+        "```a ` b``` and ",
+        "~`code`: ",
+        "`\ncode\n`\n",
+        "as `\nx` is\n",
+    )
+    for before in (*closed, "- item\n- item\n", "don't; it's "):
+        assert both(before + BLOCK, dialects=("hermes",))[1] == [("write", '{"a": 1}', "ok")]
+
+
+def test_a_backtick_that_is_never_closed_hides_no_call_of_another_line_or_paragraph() -> None:
+    for before in ("the ` key\n", "``so'' he said\n", "`a``\n", "as `\n\n", "> `\n>\n> ", "as `\r\n\r\n", "```js\nx = `\n```\n"):
         assert both(before + BLOCK, dialects=("hermes",))[1] == [("write", '{"a": 1}', "ok")]
