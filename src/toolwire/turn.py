@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
@@ -16,6 +18,7 @@ from toolwire.frozen import record
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
 Api = Literal["chat", "responses"]
+_DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
 # --- parts: what a message or a tool result is made of -----------------------------------------------------------------------------------------
@@ -225,10 +228,61 @@ class Turn:
         """Whether an image stands anywhere in the request."""
         return any(isinstance(part, ImagePart) for item in self.items if isinstance(item, Message | Result) for part in item.parts)
 
-    def texts(self) -> list[str]:
-        """Every text of the request's own input, for law 12: a block that stands here verbatim is a quotation, not a call."""
+    def words(self) -> list[str]:
+        """The texts of its instructions, messages and results."""
         out = [self.instructions] if self.instructions else []
         for item in self.items:
             if isinstance(item, Message | Result):
                 out += [part.text for part in item.parts if isinstance(part, TextPart)]
         return out
+
+    def texts(self) -> list[str]:
+        """Every text of the request's own input, for law 12: a block that stands here verbatim is a quotation, not a call.
+
+        Of a call only the texts in its arguments: it may be made again, and its arguments may be what another tool is called with.
+        """
+        out = self.words()
+        for tool in self.tools:
+            out += (tool.description, _joined(dict(tool.parameters)), _joined(dict(tool.format or {})))
+        out += (self.output.description or "", _joined(dict(self.output.schema or {})))
+        for item in self.items:
+            if isinstance(item, Call):
+                out.append(_joined(_arguments(item)))
+            elif isinstance(item, Message | Result):
+                out += [_opened(text) for part in item.parts if isinstance(part, OtherPart) for text in _strings(dict(part.raw))]
+                out.append(item.refusal or "" if isinstance(item, Message) else "")
+        return [text for text in out if text]
+
+
+def _arguments(call: Call) -> Json:
+    try:
+        return json.loads(call.arguments) if call.kind == "function" else call.arguments
+    except (ValueError, RecursionError):
+        return call.arguments
+
+
+def _strings(value: Json) -> Iterator[str]:
+    """Every text in a JSON value, keys too."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            yield from one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _joined(value: Json) -> str:
+    return "\n".join(_strings(value))
+
+
+def _opened(text: str) -> str:
+    """What a file's data URL holds, where that is text; any other text as it is."""
+    found = _DATA_URL.match(text)
+    try:
+        return b64decode(text[found.end() :]).decode() if found else text
+    except ValueError:
+        return ""

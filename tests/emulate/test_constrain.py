@@ -13,6 +13,7 @@ import pytest
 from toolwire.emulate.bounding import Limits, arguments_schema, is_held
 from toolwire.emulate.constrain import bounded, call_schema, json_lark, lark, probes
 from toolwire.emulate.exact import exact
+from toolwire.emulate.numbers import Numbers
 from toolwire.emulate.patterns import rust_pattern
 from toolwire.testing.schemas import tool_schemas
 from toolwire.turn import Constraint, ToolSpec
@@ -197,6 +198,8 @@ def test_what_a_bounded_schema_does_not_keep_is_not_said_to_be_held(value: dict[
         {"type": "foo"},
         {"type": 3, "properties": [1], "required": "a", "items": 5, "enum": "x", "minimum": "1", "anyOf": [], "allOf": 1},
         {"$ref": "#/nowhere"},
+        {"$ref": "#/allOf/²", "allOf": [{}]},
+        {"$ref": "#/allOf/" + "9" * 5000, "allOf": [{}]},
         {"$ref": "https://example.com/schema.json"},
         {"$ref": 5},
         {"type": "integer", "minimum": 10, "maximum": 5},
@@ -379,6 +382,14 @@ def test_a_long_range_below_zero_is_named_in_part_and_every_number_fits() -> Non
     schema = {"type": "number", "minimum": -1000, "maximum": -1.25}
     numbers = bounded(schema, portable=False)["enum"]
     assert 2 <= len(numbers) <= 64 and all(-1000 <= number <= -1.25 for number in numbers)
+
+
+def test_a_multiple_that_no_reader_keeps_is_not_named() -> None:
+    whole = bounded({"type": "number", "maximum": -1e308, "multipleOf": 3.5}, portable=False)["enum"]
+    assert whole and all(one <= -1e308 and one * 2 % 7 == 0 for one in whole)
+    assert Numbers({"maximum": -(10**400) - 1, "minimum": -(10**400) - 1, "multipleOf": 0.5}).any(portable=False) == {"enum": [-(10**400) - 1]}
+    none = {"minimum": -(10**400), "exclusiveMaximum": -(10**400) + 1, "exclusiveMinimum": -(10**400), "multipleOf": 0.5}
+    assert Numbers(none).any(portable=False) is None
 
 
 def test_a_range_that_holds_zero_keeps_its_multiples() -> None:

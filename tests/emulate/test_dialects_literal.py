@@ -217,6 +217,14 @@ def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Read
     assert agreed(text, dialects=MINE) == expected
 
 
+@pytest.mark.parametrize("dialect", ["pythonic", "lfm2"])
+def test_an_integer_of_more_digits_than_python_writes_is_no_value_and_no_key(dialect: str, read: Reads) -> None:
+    for literal in ("0x" + "f" * 4000, "{0x" + "f" * 4000 + ": 1}", "{1: 2, -0x" + "f" * 4000 + ": 1}"):
+        text = render(dialect, "write", '{"v": 5}').replace("5", literal)
+        got = read([text], dialects=(dialect,))
+        assert got == read(list(text), dialects=(dialect,)) and (got == [("text", text)] or got[0][2] == "invalid")
+
+
 FULL = {
     "pythonic": "[get_weather(city='Pa\\x72is', days=12)]",
     "pythonic between marks": "<|python_start|>[get_weather(city='Pa\\x72is', days=12)]<|python_end|>",

@@ -203,7 +203,7 @@ class _Writer:
     def __init__(self, turn: Turn, dialect: str | None) -> None:
         self._turn = turn
         self._dialect = dialect
-        self._prompt = "\n".join(turn.texts())
+        self._prompt = "\n".join(turn.words())
         self._chunk = 0
         self._calls = 0
         self._written = 0

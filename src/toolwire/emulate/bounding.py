@@ -12,6 +12,7 @@ Pure; standard library only.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +37,7 @@ class Limits:
 DEFAULT = Limits()
 MOST_NODES = 4000
 DEEPEST = 48
+_PLACE = re.compile(r"[0-9]{1,9}\Z")  # in a list, as a pointer names it
 
 # Formats that llguidance knows, and how long they may get; 0: they end by themselves. And a pattern for one that it does not know.
 FORMATS = {"date": 0, "ipv4": 0, "ipv6": 0, "uuid": 0, "time": 18, "date-time": 32, "duration": 24, "email": 48, "hostname": 48}
@@ -156,7 +158,7 @@ class _Bounding:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and step in found:
                 found = found[step]
-            elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
+            elif isinstance(found, list) and _PLACE.match(step) and int(step) < len(found):
                 found = found[int(step)]
             else:
                 return True

@@ -64,11 +64,16 @@ class Numbers:
         return low + (self.open_low and low * step == self.low), high - (self.open_high and high * step == self.high)
 
 
-def _listed(low: int, high: int, step: Fraction) -> dict[str, Any]:
-    """Multiples of a step, all of them or some from one end to the other. llguidance finds no multiple below zero, and then holds nothing at all."""
+def _listed(low: int, high: int, step: Fraction) -> dict[str, Any] | None:
+    """Multiples of a step, all of them or some from one end to the other. llguidance finds no multiple below zero, and then holds nothing at all.
+
+    A fraction that no reader keeps is not named.
+    """
     count = min(high - low + 1, MOST_LISTED)
     places = {low + (high - low) * place // max(1, count - 1) for place in range(count)}
-    return {"enum": [_plain(place * step) for place in sorted(places, reverse=True)]}
+    multiples = [place * step for place in sorted(places, reverse=True)]
+    named = [_plain(one) for one in multiples if one.denominator == 1 or one >= -LARGEST]
+    return {"enum": named} if named else None
 
 
 def _fraction(value: Any) -> Fraction | None:

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 from toolwire.emulate.form import BARE, Form
 from toolwire.ids import IdFactory
-from toolwire.turn import OutputFormat, ToolChoice, ToolSpec, Turn
+from toolwire.turn import OutputFormat, ToolChoice, ToolSpec
 
 _NONCE_SIZE = 10
 
 
-def mint_nonce(ids: IdFactory, turn: Turn) -> str:
-    """A token that stands nowhere in the request."""
-    texts = turn.texts()
+def mint_nonce(ids: IdFactory, texts: Sequence[str]) -> str:
+    """A token that stands nowhere in the request's texts."""
     while True:
         nonce = ids("")[-_NONCE_SIZE:].lower()
         if not any(nonce in text.lower() for text in texts):

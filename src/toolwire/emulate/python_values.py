@@ -45,10 +45,11 @@ class Python:
         if char in _QUOTES or (char in _PREFIXES and (yield from prefixed(scan))):
             return (yield from string(scan, emit))
         token = yield from whole_token(scan)
-        if not token or not _PYTHON_INTEGER.match(token):
+        written = integer(token) if token else None
+        if token is None or written is None:
             return CUT if scan.ended and scan.position + len(token or "") >= len(scan.buffer) else FAIL
         scan.position += len(token)
-        emit(f'"{int(token, 0)}"')
+        emit(f'"{written}"')
         return OK
 
     def scalar(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
@@ -87,13 +88,18 @@ def number(token: str) -> str | None:
     """A number of Python's as JSON: verbatim where it is JSON's as well."""
     if _JSON_NUMBER.match(token):
         return token
+    if _PYTHON_INTEGER.match(token):
+        return integer(token)
+    value = float(token) if _PYTHON_FLOAT.match(token) else None
+    return json.dumps(value) if value is not None and value - value == 0 else None
+
+
+def integer(token: str) -> str | None:
+    """An integer of Python's in decimal digits; None where it is none, or has more of them than Python writes."""
     try:
-        if _PYTHON_INTEGER.match(token):
-            return str(int(token, 0))
-        value = float(token) if _PYTHON_FLOAT.match(token) else None
+        return str(int(token, 0)) if _PYTHON_INTEGER.match(token) else None
     except ValueError:
         return None
-    return json.dumps(value) if value is not None and value - value == 0 else None
 
 
 def prefixed(scan: ToolCallParser) -> Reading:

@@ -159,7 +159,8 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     if not offered and not output and not has_calls:
         return replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
     dialects = capabilities.dialects or DEFAULT
-    form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, turn))
+    texts = turn.texts()
+    form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, texts))
     tools = tuple(map(freeform.as_function, offered))
     choice = turn.tool_choice
     parallel = plan.rules.parallel and not plan.rules.legacy
@@ -182,7 +183,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     return replace(
         plan,
         turn=asked,
-        scanner=_scanner(tools, turn, settings, form, dialects if form.dialect != BARE else ("sentinel",), eager=constrained),
+        scanner=_scanner(tools, texts, settings, form, dialects if form.dialect != BARE else ("sentinel",), eager=constrained),
         customs=frozenset(tool.name for tool in offered if tool.kind == "custom"),
         required=required,
         form=form,
@@ -229,14 +230,13 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
 
 
 def _scanner(
-    tools: tuple[ToolSpec, ...], turn: Turn, settings: ToolSettings, form: Form, dialects: Sequence[str], eager: bool
+    tools: tuple[ToolSpec, ...], quoted: Sequence[str], settings: ToolSettings, form: Form, dialects: Sequence[str], eager: bool
 ) -> Callable[[], ToolCallParser]:
     check = None
     if any(tool.strict for tool in tools):
         from toolwire.emulate.schema import SchemaCheck
 
         check = SchemaCheck(tools)
-    quoted = turn.texts()
     chosen = ("sentinel",) if settings.strict_sentinel and form.dialect == "sentinel" else dialects
     mode: Literal["eager", "validated"] = "eager" if settings.arguments == "eager" or (eager and settings.arguments == "auto") else "validated"
 
