@@ -156,7 +156,7 @@ async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
     provider.play([*one, *provider.text("Two."), *provider.call("get_time", "{}", "c2")], provider.text("Both are there."))
     table.serve(make(new_codex))
     first, _ = await send(table, judge, api, ask(api), stream)
-    assert text_of(api, first) == "One.Two." and len(calls_of(api, first)) == 2
+    assert text_of(api, first) == "One.\n\nTwo." and len(calls_of(api, first)) == 2
     second, kind = await send(table, judge, api, follow_up(api, ask(api), first, "sunny", "noon"), stream)
     assert (kind, text_of(api, second), len(provider.seen)) == ("resumed", "Both are there.", 2)
     assert provider.seen[1].outputs() == {"c1": "sunny", "c2": "noon"}

@@ -63,7 +63,9 @@ class ConnectApi:
         connector = aiohttp.TCPConnector(ssl=False)  # it is this very server, by its address, which no certificate names
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector) as session:
-            trip = RoundTrip(session, _own_address(request), client.shaped(bool(key)), model, key)
+            # a run that was made to call can not go on when it is not any more: one that waits is asked as the client asks
+            waits = any(row["id"] == model and row["tools"] == "parked" for row in model_rows(self._web.gateway.catalog))
+            trip = RoundTrip(session, _own_address(request), client.shaped(bool(key)), model, key, forced=not waits)
             steps = await trip.run(self._limit_s)
         return {"ok": all(step["ok"] for step in steps), "model": model, "steps": steps}
 
@@ -96,9 +98,10 @@ class Heard:
 
 
 class RoundTrip:
-    """A tool loop of two turns. `root` is the server's address without `/v1`; `key` is "" where none is wanted."""
+    """A tool loop of two turns. `root` is the server's address without `/v1`; `key` is "" where none is wanted; `forced`: the model must call."""
 
-    def __init__(self, session: aiohttp.ClientSession, root: str, shape: Shape, model: str, key: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, root: str, shape: Shape, model: str, key: str, forced: bool = True) -> None:
+        self._forced = forced
         self._session = session
         self._root = root
         self._shape = shape
@@ -158,7 +161,7 @@ class RoundTrip:
         else:
             asked = {"input": [self._question], "tools": [self._responses_tool]}
             choice = {"type": "function", "name": NAME}
-        heard = self._first = await self._heard({**shape.body, **asked, "tool_choice": choice})
+        heard = self._first = await self._heard({**shape.body, **asked, **({"tool_choice": choice} if self._forced else {})})
         if not heard.calls:
             raise Failed(
                 f"The model made no call. It wrote: {_quoted(heard.text)}" if heard.text.strip() else "The model made no call, and wrote nothing."

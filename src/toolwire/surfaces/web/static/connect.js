@@ -43,12 +43,14 @@ export async function open(main, context) {
     )
     const picker = modelPicker(told, async (model) => {
       remember(model)
+      panel.inert = true // what it shows, and would test, is the model before
       try {
         await load(model)
         drawClient()
       } catch (error) {
         failed(error)
       }
+      panel.inert = false
     })
     const list = tabList(
       told.clients.map(({ id, name }) => ({ id, label: name, domId: `connect-${id}` })),
