@@ -7,6 +7,7 @@ import json
 import pytest
 
 from toolwire.backends.local import LocalOptions
+from toolwire.backends.local.reading import Reader
 from toolwire.backends.local.request import render
 from toolwire.errors import ToolwireError
 from toolwire.turn import Constraint, Message, OtherPart, Sampling, TextPart, ToolSpec, Turn
@@ -27,8 +28,9 @@ def test_how_long_an_answer_may_be(constraint: Constraint | None, sent: int | No
 
 def test_what_the_model_can_not_read_is_refused() -> None:
     turn = Turn("chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),))
-    with pytest.raises(ToolwireError, match="'input_audio': text only"):
+    with pytest.raises(ToolwireError, match=r"^The embedded model does not take content of the type 'input_audio': text only\.$") as refused:
         render(turn, LocalOptions(), "")
+    assert Reader("chat").read([refused.value]) == [refused.value.failure]  # as it is told through the thread that decodes
 
 
 def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:

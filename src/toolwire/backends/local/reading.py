@@ -9,6 +9,7 @@ import msgspec
 
 from toolwire.backends.base import Batch
 from toolwire.backends.local.stream import Chunk
+from toolwire.errors import ToolwireError
 from toolwire.events import END_EVENTS, Event, Failure, Finish, Text, Thought, Usage
 from toolwire.turn import Api
 
@@ -75,6 +76,8 @@ class Reader:
                 if self._reason
                 else [Failure("backend_cut", "The model stopped answering.")]
             )
+        if isinstance(chunk, ToolwireError):  # a refusal of our own, in its own words
+            return [chunk.failure]
         if isinstance(chunk, Exception):
             return [Failure("invalid_request", f"The model can not take this request: {_line(chunk)}")]
         told = _decode(chunk)
