@@ -22,6 +22,7 @@ from toolwire.gateway.limits import Limits, Ticket, estimate
 from toolwire.gateway.meters import MINUTE
 from toolwire.gateway.nodes import WITHIN_S
 from toolwire.gateway.parked import Parking
+from toolwire.gateway.shared_limits import SharedLimits
 from toolwire.gateway.usage import UsageBook
 from toolwire.testing.nodes import RedisServer
 from toolwire.testing.nodes import missing as missing_programs
@@ -444,6 +445,71 @@ async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_wo
         while await admitted(nodes[again % 2], allowed, key) is not None:
             again += 1
         assert again <= 10 + (real_time.monotonic() - began), key  # one comes back every second
+
+
+async def used_up(nodes: list[Limits], allowed: KeyLimits) -> None:
+    """What a minute allows is taken, and every node knows it."""
+    taken = 0
+    while await admitted(nodes[taken % len(nodes)], allowed) is not None:
+        taken += 1
+    assert taken >= allowed.requests_per_minute
+    for limits in nodes:
+        assert await admitted(limits, allowed) is None
+
+
+async def test_a_redis_that_is_back_is_told_what_it_forgot_before_it_is_asked(
+    node: Node, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [await node(), await node()]
+    allowed = KeyLimits(requests_per_minute=60)
+    await used_up(nodes, allowed)
+    told = asyncio.Event()
+    run = SharedLimits._run
+
+    async def slowly(self: SharedLimits, asked: Any, way: str) -> Any:
+        if way != "take":
+            told.set()
+            await asyncio.sleep(0.3)
+        return await run(self, asked, way)
+
+    monkeypatch.setattr(SharedLimits, "_run", slowly)
+    redis.kill()
+    await becomes(lambda: not any(limits.shared is None or limits.shared.up for limits in nodes))
+    began = real_time.monotonic()
+    redis.start()
+    await told.wait()
+    rounds = [await asyncio.gather(*(admitted(limits, allowed) for limits in nodes for _ in range(20))) for _ in range(3)]
+    got = sum(ticket is not None for tickets in rounds for ticket in tickets)
+    assert got <= 2 + (real_time.monotonic() - began), "one comes back every second"
+
+
+async def test_a_node_that_did_not_notice_that_redis_began_anew_gives_nothing_out_twice(
+    node: Node, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_limits, "BEAT_S", 60.0)
+    nodes = [await node(), await node()]
+    allowed = KeyLimits(requests_per_minute=60, tokens_per_minute=100_000)
+    await used_up(nodes, allowed)
+    redis.kill()
+    began = real_time.monotonic()
+    redis.start()
+    got = [ticket for limits in nodes for ticket in await asyncio.gather(*(admitted(limits, allowed) for _ in range(20))) if ticket is not None]
+    assert len(got) <= 2 + (real_time.monotonic() - began), "one comes back every second"
+    assert all(limits.shared is not None and limits.shared.up for limits in nodes), "nobody noticed"
+
+
+async def test_how_many_share_the_limits_is_not_forgotten_with_redis(node: Node, redis: RedisServer) -> None:
+    here, there = await node(), await node()
+    assert here.shared is not None and there.shared is not None
+    await becomes(lambda: here.shared is not None and here.shared.nodes == 2)
+    await there.shared.close()
+    redis.kill()
+    await becomes(lambda: here.shared is not None and not here.shared.up)
+    redis.start()
+    while not here.shared.up:
+        await asyncio.sleep(0)
+    assert here.shared.nodes == 2, "the other one may not have been back yet"
+    await becomes(lambda: here.shared is not None and here.shared.nodes == 1)
 
 
 async def test_turns_that_began_or_ended_while_redis_was_away_are_counted_when_it_is_back(node: Node, redis: RedisServer) -> None:

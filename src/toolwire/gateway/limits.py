@@ -72,7 +72,7 @@ class Limits:
         self._accounts: dict[str, Account] = {}
         self._errands: set[asyncio.Task[None]] = set()
         url, self._workers = settings.store.redis, settings.server.workers
-        self.shared = SharedLimits(url, random_id("node_"), self._running, self._redis_changed, nodes=self._workers) if url else None
+        self.shared = SharedLimits(url, random_id("node_"), self._running, self._redis_lost, self._owed, nodes=self._workers) if url else None
 
     async def start(self) -> None:
         """Takes this node's place among those that share the limits."""
@@ -119,7 +119,7 @@ class Limits:
         shared = self.shared
         if shared is not None and shared.up:
             shared.start()
-            taking = asyncio.ensure_future(shared.take(ticket.asked(MINUTE, ticket.reserved * MINUTE)))
+            taking = asyncio.ensure_future(shared.take(ticket.asked(MINUTE, ticket.reserved * MINUTE, self._known(account))))
             try:
                 refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
                 self._seen(account, seen)
@@ -142,7 +142,7 @@ class Limits:
         """The client left while it was being asked for."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
-            await self._charge_shared(account, ticket.asked(-MINUTE, -ticket.reserved * MINUTE))
+            await self._charge_shared(account, ticket.asked(-MINUTE, -ticket.reserved * MINUTE, self._known(account)))
 
     def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
         """A request that was refused before it was admitted: for its own faults it costs a request, so that nobody can flood with nonsense."""
@@ -158,12 +158,11 @@ class Limits:
             self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE)
 
     def _charge(self, account: Account, ticket: Ticket, requests: int, tokens: int) -> None:
-        rates = self._rates(ticket.limits)
-        meters.drain(account.meters, rates, self._clock())
-        meters.charge(account.meters, rates, requests, tokens)
+        known = self._known(account)
+        meters.charge(account.meters, self._rates(ticket.limits), requests, tokens)
         if self.shared is not None:
             if self.shared.up:
-                self._errand(self._charge_shared(account, ticket.asked(requests, tokens)))
+                self._errand(self._charge_shared(account, ticket.asked(requests, tokens, known)))
             else:
                 account.alone = (account.alone[0] + requests, account.alone[1] + tokens)
 
@@ -187,6 +186,11 @@ class Limits:
         account.limits = limits
         return account
 
+    def _known(self, account: Account) -> tuple[int, int]:
+        """What is taken now, in units of requests and tokens, as far as this node knows."""
+        meters.drain(account.meters, self._rates(account.limits), self._clock())
+        return account.meters.requests, account.meters.tokens
+
     def _seen(self, account: Account, seen: Meters) -> None:
         seen.at = self._clock()
         account.meters = seen
@@ -208,21 +212,24 @@ class Limits:
         """For the heartbeat: the turns that count against a limit of turns at once."""
         return {key_id: list(account.running) for key_id, account in self._accounts.items() if account.limits.concurrent}
 
-    def _redis_changed(self, up: bool) -> Iterable[Asked]:
-        """Redis went away: this node goes on with its share of what was taken. It is back: it is told what was taken before and meanwhile."""
-        owed: list[Asked] = []
+    def _redis_lost(self) -> None:
+        """Redis went away: this node goes on with its share of what was taken."""
         nodes = self.shared.nodes if self.shared is not None else 1
-        for key_id, account in self._accounts.items():
+        for account in self._accounts.values():
             now = account.meters
-            if not up:
-                meters.drain(now, account.limits.rates, self._clock())
-                account.shared = Meters(now.at, now.requests, now.tokens)
-                now.requests, now.tokens, account.alone = now.requests // nodes, now.tokens // nodes, (0, 0)
-                continue
-            rates, before = account.limits.rates, account.shared
-            meters.drain(now, rates.shared_by(nodes), self._clock())
+            meters.drain(now, account.limits.rates, self._clock())
+            account.shared = Meters(now.at, now.requests, now.tokens)
+            now.requests, now.tokens, account.alone = now.requests // nodes, now.tokens // nodes, (0, 0)
+
+    def _owed(self) -> Iterable[Asked]:
+        """Redis is there again: it is told what was taken before it went away, and what was taken here since this was asked last."""
+        owed: list[Asked] = []
+        for key_id, account in self._accounts.items():
+            rates, before, alone = account.limits.rates, account.shared, account.alone
+            requests, tokens = self._known(account)
             meters.drain(before, rates, self._clock())
-            units = min(account.alone[0], now.requests), min(account.alone[1], now.tokens)
+            units = min(alone[0], requests), min(alone[1], tokens)
+            account.alone = (0, 0)
             if any(units) or before.requests or before.tokens:
                 owed.append(Asked(key_id, rates, account.limits.concurrent, "", *units, known=(before.requests, before.tokens)))
         return owed
@@ -283,8 +290,8 @@ class Ticket:
         self._characters = 0
         self._open = True
 
-    def asked(self, requests: int, tokens: int) -> Asked:
-        return Asked(self.key_id, self.limits.rates, self.limits.concurrent, self.id, requests, tokens)
+    def asked(self, requests: int, tokens: int, known: tuple[int, int]) -> Asked:
+        return Asked(self.key_id, self.limits.rates, self.limits.concurrent, self.id, requests, tokens, known)
 
     def saw(self, batch: Iterable[Event]) -> None:
         """What goes out: a turn that is given up pays for it."""

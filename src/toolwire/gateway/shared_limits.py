@@ -6,8 +6,9 @@
 
 Rules: the time is Redis's own, for all nodes the same; where it goes back, it is counted on from there. What runs is renewed while it runs, so that
 what a node that died has left behind ends by itself. A Redis that can not be reached costs one request the wait; from then on only the heartbeat
-asks, until it is back. What could not be told to it meanwhile is told then, and, should it have forgotten everything, what it said last: less is
-never counted than the node that saw most has seen.
+asks, until it is back. What could not be told to it meanwhile is told then, before it is asked for anything again, with what it said last, should it
+have forgotten everything. Who did not notice that it was away brings what it said last with every question: where there are no meters of a key any
+more, they begin there. Less is never counted than the node that saw most has seen.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolwire.gateway.meters import Meters, Rates, Refusal
@@ -49,7 +49,8 @@ end
 """What both scripts begin with. A lease that ends later than one that is given now is from before the clock went back."""
 
 # KEYS: meters, running. ARGV: rate of requests, units of requests, rate of tokens, units of tokens, most running at once, this turn's id, its lease
-# in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn), and how many units of requests and tokens are taken at least.
+# in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn, "tell" is a charge by one that was away), and how many units of
+# requests and tokens the node knows of: they count where nothing is known here, and at least so many where they are told.
 TAKE = """
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
 local at = tonumber(state[1]) or now
@@ -57,7 +58,8 @@ local passed = math.max(0, now - at)
 local rates, units = {tonumber(ARGV[1]), tonumber(ARGV[3])}, {tonumber(ARGV[2]), tonumber(ARGV[4])}
 local taken, refused, wait = {}, '', 0
 for n = 1, 2 do
-    taken[n] = math.max(tonumber(ARGV[8 + n]), (tonumber(state[n + 1]) or 0) - passed * rates[n])
+    local known, here = tonumber(ARGV[8 + n]), tonumber(state[n + 1])
+    taken[n] = here and math.max(ARGV[8] == 'tell' and known or 0, here - passed * rates[n]) or known
     if ARGV[8] == 'take' and rates[n] > 0 then
         units[n] = math.min(units[n], rates[n] * 60000000)
         local over = math.ceil((taken[n] + units[n] - rates[n] * 60000000) / rates[n])
@@ -71,7 +73,7 @@ local most, running = tonumber(ARGV[5]), 0
 if most > 0 then
     end_leases(KEYS[2], ARGV[7])
     running = redis.call('ZCARD', KEYS[2])
-    if ARGV[8] == 'charge' then
+    if ARGV[8] ~= 'take' then
         running = running - redis.call('ZREM', KEYS[2], ARGV[6])
     elseif running >= most and refused == '' then
         refused = 'concurrent'
@@ -109,7 +111,7 @@ return redis.call('ZCARD', KEYS[1])
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a turn takes of a key's meters, in units. `known`: so much of requests and tokens is taken at least, before it."""
+    """What a turn takes of a key's meters, in units. `known`: what this node knows of requests and tokens that were taken before."""
 
     key_id: str
     rates: Rates
@@ -125,14 +127,15 @@ class Unreachable(Exception):
 
 
 class SharedLimits:
-    """`running` gives the turns of this node that run now, by key; `changed` is told that Redis went away, or is back."""
+    """`running` gives the turns of this node that run now, by key; `lost` hears that Redis went away; `owed` gives what it was not told since."""
 
     def __init__(
         self,
         url: str,
         node: str,
         running: Callable[[], Mapping[str, Iterable[str]]],
-        changed: Callable[[bool], Iterable[Asked]],
+        lost: Callable[[], None],
+        owed: Callable[[], Iterable[Asked]],
         nodes: int = 1,
     ) -> None:
         self.up = True
@@ -140,7 +143,8 @@ class SharedLimits:
         """How many share the limits, as far as is known."""
         self._node = node
         self._running = running
-        self._changed = changed
+        self._lost = lost
+        self._owed_since = owed
         self._redis = connect(url)
         self._take = self._redis.register_script(CLOCK + TAKE)
         self._renew = self._redis.register_script(CLOCK + RENEW)
@@ -151,7 +155,7 @@ class SharedLimits:
 
     async def take(self, asked: Asked) -> tuple[Refusal | None, Meters]:
         """Takes it, or says what stands against it; beside what is taken now. Raises `Unreachable`."""
-        refused, wait, requests, tokens, _ = await self._ask(lambda redis: self._run(asked, "take"))
+        refused, wait, requests, tokens, _ = await self._ask(lambda _: self._run(asked, "take"))
         meters = Meters(0, int(requests), int(tokens))
         if not refused:
             return None, meters
@@ -160,14 +164,11 @@ class SharedLimits:
     async def charge(self, asked: Asked) -> Meters | None:
         """Charges it without asking, and ends the turn; later, where Redis can not be reached."""
         try:
-            _, _, requests, tokens, _ = await self._ask(lambda redis: self._run(asked, "charge"))
+            _, _, requests, tokens, _ = await self._ask(lambda _: self._run(asked, "charge"))
             return Meters(0, int(requests), int(tokens))
         except Unreachable:
             self._owed.append(asked)
             return None
-
-    def _pay(self, owed: Asked, redis: Redis) -> Awaitable[Any]:
-        return self._run(owed, "charge")
 
     def _run(self, asked: Asked, way: str) -> Awaitable[Any]:
         rates, lease = asked.rates, int(LEASE_S * 1e6)
@@ -198,11 +199,29 @@ class SharedLimits:
             return count
 
         with suppress(Unreachable):
-            self.nodes = max(1, await self._ask(renew, probing=True, within_s=2 * WITHIN_S))
+            nodes = max(1, await self._ask(renew, probing=True, within_s=2 * WITHIN_S))
+            if self.up:
+                self.nodes = nodes
+            else:
+                await self._return()
             while self._owed:
                 owed = self._owed[0]
-                await self._ask(partial(self._pay, owed))
+                await self._ask(lambda _: self._run(owed, "charge"))
                 self._owed.popleft()
+
+    async def _return(self) -> None:
+        """Redis is there again. It is told what it may have forgotten before anybody asks it; how many share the limits the next beat knows."""
+        untold = deque(self._owed_since())
+        try:
+            while untold:
+                await self._ask(lambda _: self._run(untold[0], "tell"), probing=True)
+                untold.popleft()
+        finally:
+            self._owed.extend(replace(one, known=(0, 0)) for one in untold)
+        self.up = True
+        self._stumbled.clear()
+        self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens)
+        log.warning("redis is back: limits are shared again")
 
     async def _live(self) -> None:
         while not self._closed:  # the client may swallow a cancellation
@@ -238,13 +257,8 @@ class SharedLimits:
             if self.up:
                 self.up = False
                 self._stumbled.set()
-                self._changed(False)
+                self._lost()
                 told = "redis can not be reached (%s): until it is back, this node allows its own share of each limit, 1/%d"
                 log.warning(told, str(error) or type(error).__name__, self.nodes)
             raise Unreachable from error
-        if not self.up:
-            self.up = True
-            self._stumbled.clear()
-            self._owed.extend(self._changed(True))
-            log.warning("redis is back: limits are shared again")
         return found

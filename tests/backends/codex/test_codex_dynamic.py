@@ -15,6 +15,8 @@ import pytest
 
 from toolwire.backends.base import Batch, ParkingBackend
 from toolwire.backends.codex import CodexBackend
+from toolwire.backends.codex.rpc import Notification, ServerRequest
+from toolwire.backends.codex.thread import Thread
 from toolwire.backends.codex.worker import Worker
 from toolwire.errors import ToolwireError
 from toolwire.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
@@ -463,6 +465,36 @@ async def test_a_parked_run_that_is_cancelled_is_over(make: Make, new_codex: str
     with pytest.raises(ToolwireError):
         await anext(live.segment())
     assert len(provider.seen) == 1
+
+
+async def test_a_run_that_is_over_before_codex_asks_for_its_call_does_not_go_on(
+    make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any answer to the call, also a refusal, would make Codex ask the model once more before it is interrupted."""
+    held: list[tuple[Thread, ServerRequest]] = []
+    deliver, interrupt = Thread.deliver, Thread._interrupt
+
+    def late(self: Thread, message: Notification | ServerRequest) -> None:
+        if isinstance(message, ServerRequest):
+            held.append((self, message))
+        else:
+            deliver(self, message)
+
+    async def later(self: Thread) -> None:
+        while not held:
+            await asyncio.sleep(0.01)
+        for thread, message in held:
+            deliver(thread, message)
+        await asyncio.sleep(0.5)
+        await interrupt(self)
+
+    monkeypatch.setattr(Thread, "deliver", late)
+    monkeypatch.setattr(Thread, "_interrupt", later)
+    provider.play(provider.call("look", '{"q":"a"}', "call_a"), provider.text("went on"))
+    live = (await ready(make, new_codex)).open(turn())
+    await gather(live.segment())
+    await live.cancel()
+    assert len(held) == len(provider.seen) == 1
 
 
 ERRORS: dict[str, tuple[Callable[[Any], Any], str]] = {

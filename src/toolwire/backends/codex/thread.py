@@ -139,8 +139,10 @@ class Thread:
 
     def _serve(self, request: ServerRequest) -> None:
         call = wire.decode(wire.ToolCall, request.params)
-        if call is None or self._over is not None:
-            self.worker.refuse(request, "the turn is over")
+        if call is None:
+            self.worker.refuse(request, "this is no tool call that Toolwire can read")
+        elif self._over is not None:
+            pass  # any answer, also a refusal, would make the model go on before the interruption arrives
         elif call.call_id in self._answers:
             self.worker.reply(request, self._answers.pop(call.call_id))
         else:
