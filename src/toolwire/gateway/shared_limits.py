@@ -49,8 +49,8 @@ end
 """What both scripts begin with. A lease that ends later than one that is given now is from before the clock went back."""
 
 # KEYS: meters, running. ARGV: rate of requests, units of requests, rate of tokens, units of tokens, most running at once, this turn's id, its lease
-# in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn, "tell" is a charge by one that was away), and how many units of
-# requests and tokens the node knows of: they count where nothing is known here, and at least so many where they are told.
+# in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn, "tell" is a charge by one that was away), and how many units
+# of requests and tokens the node knows of: they count where nothing is known here, and at least so many where they are told.
 TAKE = """
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
 local at = tonumber(state[1]) or now
@@ -204,24 +204,24 @@ class SharedLimits:
                 self.nodes = nodes
             else:
                 await self._return()
-            while self._owed:
-                owed = self._owed[0]
-                await self._ask(lambda _: self._run(owed, "charge"))
-                self._owed.popleft()
+            await self._pay(self._owed, "charge")
 
     async def _return(self) -> None:
         """Redis is there again. It is told what it may have forgotten before anybody asks it; how many share the limits the next beat knows."""
         untold = deque(self._owed_since())
         try:
-            while untold:
-                await self._ask(lambda _: self._run(untold[0], "tell"), probing=True)
-                untold.popleft()
+            await self._pay(untold, "tell")
         finally:
             self._owed.extend(replace(one, known=(0, 0)) for one in untold)
         self.up = True
         self._stumbled.clear()
         self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens)
         log.warning("redis is back: limits are shared again")
+
+    async def _pay(self, owed: deque[Asked], way: str) -> None:
+        while owed:
+            await self._ask(lambda _: self._run(owed[0], way), probing=True)
+            owed.popleft()
 
     async def _live(self) -> None:
         while not self._closed:  # the client may swallow a cancellation
