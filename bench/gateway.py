@@ -1,8 +1,9 @@
 """Toolwire beside its baselines, in one run: a byte relay on the same libraries, the upstream alone, and other gateways on request.
 
 All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them; each round begins with another
-one, so that none always comes behind the one that has the most left to do. They begin when all have come to their pace: a gateway on Node halves its
-cost in its first ten seconds of load. CPU is the gateway's own, from /proc, for each request; the median of the rounds counts. Ratios are of medians.
+one, so that none always comes behind the one that has the most left to do. They begin when all have come to their pace. A gateway on Node halves its
+cost in its first ten seconds of load: what plain requests cost other gateways is therefore measured on freshly started ones too, and the targets
+that name them are about these. CPU is the gateway's own, from /proc, for each request; the median of the rounds counts. Ratios are of medians.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -60,7 +61,7 @@ class Measure:
 BESIDE = ("upstream", "toolwire", "relay")
 """Who is compared by the time to the first token: one beginning of 32 streams tells little, for it lasts some milliseconds of a busy machine."""
 FIRSTS = ("first_p50", "first_p99")
-FRESH = ", in its first seconds"
+FRESH = ", just started"
 STEADY, MOST_WARM = 4, 20
 """A gateway has come to its pace when so many loads in a row brought no cheaper one (by more than a twentieth); and when to give up on that."""
 CALLED = '"finish_reason":"tool_calls"'
@@ -75,7 +76,9 @@ MEASURES = (
     Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
     Measure("responses paced", {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False}, 32, 1.0, 32, RESPONSES, ("toolwire",)),
 )
-PLAIN, BURST = MEASURES[1], MEASURES[3]
+ONE, PLAIN, BURST = MEASURES[0], MEASURES[1], MEASURES[3]
+FIRST = (replace(PLAIN, connections=4, seconds=0.7), replace(BURST, connections=4, seconds=0.7), *[replace(ONE, seconds=0.6)] * 3)
+"""What a freshly started gateway is asked before it is measured."""
 CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
 
 
@@ -122,7 +125,7 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
                 notes.append(f"failed: {target.name}, {measure.name}: the answer does not hold {measure.holds}")
     for target in targets:
         try:
-            found[target.name, PLAIN.name + FRESH] = warm(target)
+            warm(target)
         except Failed as error:
             notes.append(f"failed while it warmed up: {error}")
     for number in range(rounds):
@@ -147,16 +150,38 @@ def _medians(rounds: list[dict[str, float]], begun: list[dict[str, float]]) -> d
     return {name: median(one[name] for one in ([*rounds, *begun] if name in FIRSTS else rounds)) for name in rounds[0]}
 
 
-def warm(target: Target) -> list[dict[str, float]]:
-    """Plain requests until they get no cheaper, then a burst; what its first seconds were like."""
-    rounds = [load(target, PLAIN)]
-    cheapest, since = rounds[0]["cpu_ms"], 0
-    while target.process and since < STEADY and len(rounds) < MOST_WARM:
-        rounds.append(load(target, PLAIN))
-        since = since + 1 if rounds[-1]["cpu_ms"] > 0.95 * cheapest else 0
-        cheapest = min(cheapest, rounds[-1]["cpu_ms"])
+def warm(target: Target) -> None:
+    """Plain requests until they get no cheaper, then a burst."""
+    cheapest, since = load(target, PLAIN)["cpu_ms"], 0
+    for _ in range(MOST_WARM if target.process else 0):
+        cost = load(target, PLAIN)["cpu_ms"]
+        since = since + 1 if cost > 0.95 * cheapest else 0
+        cheapest = min(cheapest, cost)
+        if since == STEADY:
+            break
     load(target, BURST)
-    return rounds[:3]
+
+
+def just_started(starts: Mapping[str, Callable[[int], Target]], upstream: int, rounds: int) -> tuple[Figures, list[str]]:
+    """What a plain request costs each of them in its first seconds; started anew for each round."""
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    notes: list[str] = []
+    for number in range(rounds):
+        print(f"  just started, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        for name, start in starts.items():
+            try:
+                target = start(upstream)
+            except (RuntimeError, OSError, subprocess.CalledProcessError):
+                continue  # said when all are started
+            try:
+                for measure in FIRST:
+                    load(target, measure)
+                found.setdefault((name, PLAIN.name + FRESH), []).append(_medians([load(target, PLAIN) for _ in range(3)], []))
+            except Failed as error:
+                notes.append(f"failed when it was just started: {error}")
+            finally:
+                target.stop()
+    return {key: _medians(rounds_, []) for key, rounds_ in found.items()}, notes
 
 
 def crowd(target: Target, rounds: int) -> list[float]:
@@ -173,7 +198,7 @@ def crowd(target: Target, rounds: int) -> list[float]:
 
 # --- the table -----------------------------------------------------------------------------------------------------------------------------------
 
-PEER_TARGETS = {("litellm", "plain"): 25.0, ("portkey", "plain"): 6.0, ("litellm", "paced"): 8.0, ("portkey", "paced"): 1.6}
+PEER_TARGETS = {("litellm", "plain" + FRESH): 25.0, ("portkey", "plain" + FRESH): 6.0, ("litellm", "paced"): 8.0, ("portkey", "paced"): 1.6}
 
 
 def _ratio_row(title: str, figures: Figures, ours: str, theirs: tuple[str, str], target: float, field: str = "cpu_ms", unit: str = "ms") -> Row:
@@ -186,15 +211,25 @@ def _ratio_row(title: str, figures: Figures, ours: str, theirs: tuple[str, str],
 def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
     rows = []
     for peer in peers:
-        for name, words in (("plain", "plain request"), ("paced", "paced stream")):
+        for name, words in (("plain" + FRESH, "plain request"), ("paced", "paced stream")):
             mine, other = figures.get(("toolwire", name)), figures.get((peer, name))
             title = f"{words}, CPU: times cheaper than {TITLES[peer]}"
             if mine is None or other is None:
                 rows.append(Row(title, None, "", "at least", PEER_TARGETS[peer, name]))
                 continue
             detail = f"{figure(mine['cpu_ms'])} against {figure(other['cpu_ms'])} ms"
+            if name.endswith(FRESH):
+                detail += FRESH + _at_their_pace(figures, peer)
             rows.append(Row(title, other["cpu_ms"] / mine["cpu_ms"], detail, "at least", PEER_TARGETS[peer, name]))
     return rows
+
+
+def _at_their_pace(figures: Figures, peer: str) -> str:
+    mine, other = figures.get(("toolwire", "plain")), figures.get((peer, "plain"))
+    if mine is None or other is None:
+        return ""
+    ratio = other["cpu_ms"] / mine["cpu_ms"]
+    return f"; once both have come to their pace {figure(mine['cpu_ms'])} against {figure(other['cpu_ms'])} ms, {figure(ratio)} ×"
 
 
 def _first_token_row(figures: Figures) -> Row:
@@ -281,7 +316,10 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
             trial = start_toolwire(upstream_port)
             cold.append(trial.cold_s)
             trial.stop()
-        for name, start in (*STARTS.items(), *((peer, other_gateways.STARTS[peer]) for peer in peers)):
+        starts = {**STARTS, **{peer: other_gateways.STARTS[peer] for peer in peers}}
+        begun, failed = just_started({name: start for name, start in starts.items() if name != "nginx"}, upstream_port, rounds)
+        notes += failed
+        for name, start in starts.items():
             try:
                 targets.append(start(upstream_port))
             except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
@@ -293,6 +331,7 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
             target.idle_mb = target.process.rss_mb() if target.process else 0.0
         ours = next(target for target in targets if target.name == "toolwire")
         figures, failed = measure_all(targets, rounds)
+        figures |= begun
         notes += failed
         peaks: dict[str, list[float]] = {}
         for target in targets[1:]:
