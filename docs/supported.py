@@ -325,6 +325,11 @@ def told(id: str, output: str = "x") -> Body:
 SAID: Body = {"role": "user", "content": "Go on."}
 HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     ("results in another order than their calls", "put in call order", [called("a"), called("b"), told("b"), told("a"), SAID]),
+    (
+        "on Responses, words of the same answer between its calls",
+        "each result put behind its call",
+        [called("a"), {"role": "assistant", "content": "And now:"}, called("b"), told("a"), told("b"), SAID],
+    ),
     ("a result before its call, or away from it", "moved behind its call", [called("a"), SAID, told("a")]),
     ("several results for one call", "the last one holds", [called("a"), told("a"), told("a", "y"), SAID]),
     ("a call without a result, and the conversation goes on", "a result that says so is put in", [called("a"), SAID]),

@@ -56,9 +56,13 @@ RULES = [
     ("u A u B", "u A -a u B", "missing_result"),
     ("u A u a s", "u A a u s", "moved_result"),
     ("a u A s", "u A a s", "moved_result"),
-    ("u A s B a b", "u A a s B b", "moved_result"),
+    ("u A s B a b", "u A a s B b", ""),
+    ("u A s r B s b a s", "u A a s r B b s s", ""),
+    ("u A s a u", "u A a s u", ""),
+    ("u A s u a", "u A a s u", "moved_result"),
+    ("u A B a s b", "u A B a b s", "moved_result"),
     ("u A b B a", "u A a B b", "moved_result:2"),
-    ("u A r a", "u A a r", "moved_result"),
+    ("u A r a", "u A a r", ""),
     ("u A a a2 s", "u A a2 s", "duplicate_result"),
     ("u A a a2 a3 s", "u A a3 s", "duplicate_result:2"),
     ("u A B a b a2 s", "u A B a2 b s", "duplicate_result"),
@@ -77,6 +81,14 @@ def test_a_history_is_paired_by_the_rules(sent: str, paired: str, heals: str) ->
     assert list(result.items) == history(paired)
     assert result.notes == tuple(("input", f"healed:{heal}") for heal in heals.split())
     assert tuple(items) == before
+
+
+@pytest.mark.parametrize(("sent", "paired", "heals"), [("A s B a b", "A a s B b", "moved_result"), ("A r a", "A a r", "moved_result")])
+def test_in_messages_a_result_stands_directly_behind_its_calls(sent: str, paired: str, heals: str) -> None:
+    items = history(sent)
+    result = pair(items, paths(items), "messages")
+    assert list(result.items) == history(paired)
+    assert result.notes == (("messages", f"healed:{heals}"),)
 
 
 def refused(items: list[Item], where: list[str], field: str = "input") -> tuple[str, str | None]:

@@ -108,6 +108,8 @@ NO_SCHEMAS = [
     {"type": "object", "properties": {"city": {"type": ["string", "nul"]}}},
     {"type": "object", "properties": {"city": {"type": "string", "pattern": "("}}},
     {"type": "object", "properties": {"city": {"oneOf": 3}}},
+    {"type": "object", "properties": {"city": {"$ref": "#/nowhere"}}},
+    {"type": "object", "properties": {"city": {"$ref": "http://169.254.169.254/latest"}}},
 ]
 
 

@@ -5,6 +5,7 @@ A group is a run of calls with nothing but reasoning between them. After pairing
 | what the client sent                                       | rule                                                             | note             |
 |------------------------------------------------------------|------------------------------------------------------------------|------------------|
 | results directly behind their group, in any order          | ordered as the calls are                                         | –                |
+| on Responses, other items of the same answer between       | the same: so OpenAI orders an answer that says more than calls   | –                |
 | a result before its call, or away from it                  | moved behind its group                                           | moved_result     |
 | several results for one call                               | the last one holds                                               | duplicate_result |
 | no result, and something follows                           | a result that says so is inserted                                | missing_result   |
@@ -27,7 +28,7 @@ from typing import NamedTuple
 
 from toolwire.decode.fields import Note, shown
 from toolwire.errors import ToolwireError
-from toolwire.turn import Call, Item, Reasoning, Result, TextPart
+from toolwire.turn import Call, Item, Message, Reasoning, Result, TextPart
 
 NO_RESULT = "No result was returned for this call."
 LEGACY_ID = ""
@@ -143,13 +144,18 @@ class _Pairing:
                 self.answers[call_id] = item if fits else replace(item, call_id=call_id, kind=call.kind)
 
     def place(self) -> None:
-        """Lays the items out anew. `group` are the ids of the open group; `held` is reasoning behind it that may turn out to stand inside it."""
+        """Lays the items out anew. `group` are the ids of the open group; `held` is reasoning behind it that may turn out to stand inside it.
+
+        `spoken` are the ids of the whole answer that the group belongs to: only Responses lets an answer be text between calls.
+        """
         group: dict[str, None] = {}
+        spoken: set[str] = set()
         held: list[Item] = []
         answering = False
         for i, item in enumerate(self.items):
             if type(item) is Result:
-                if i not in self.skipped and (held or self.call_of[i] not in group):
+                there = self.call_of[i] in (spoken if self.field == "input" else () if held else group)
+                if i not in self.skipped and not there:
                     self.healed["moved_result"] += 1
                 answering = True
             elif type(item) is Call:
@@ -157,14 +163,18 @@ class _Pairing:
                     continue
                 if answering:
                     self._close(group)
+                    spoken.clear()
                 self.out += held
                 held, answering = [], False
                 self.out.append(item)
                 group[item.call_id] = None
+                spoken.add(item.call_id)
             elif type(item) is Reasoning and group and not answering:
                 held.append(item)
             else:
                 self._close(group)
+                if answering or (type(item) is Message and item.role != "assistant"):
+                    spoken.clear()
                 self.out += held
                 held, answering = [], False
                 self.out.append(item)

@@ -222,11 +222,13 @@ def _constraint(tools: tuple[ToolSpec, ...], turn: Turn, form: Form, rules: Poli
 
 def _is_checked(tool: ToolSpec, own: bool) -> bool:
     """Whether the schema says more than the decoder is held to. What is no schema says nothing, unless it is declared strict: that is an error."""
-    if exact(tool.parameters, own=own) and is_held(tool.parameters):
+    held = exact(tool.parameters, own=own) and is_held(tool.parameters)
+    if held and not tool.strict:
         return False
     from toolwire.emulate.schema import is_schema
 
-    return tool.strict or is_schema(tool.parameters)
+    right = is_schema(tool.parameters)
+    return not right if held else tool.strict or right
 
 
 def _scanner(

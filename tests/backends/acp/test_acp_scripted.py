@@ -418,6 +418,13 @@ async def test_an_agent_that_dies_at_once_says_why(agent: Agent, talk: Talks) ->
     assert failure.kind == "backend_unavailable" and "exit status" in failure.message and "It said" in failure.message
 
 
+async def test_paths_of_this_machine_are_the_operators(agent: Agent, talk: Talks, caplog: pytest.LogCaptureFixture) -> None:
+    steps = [{"note": "can not read ~/.agent/login.json of /home/ada (see https://example.org/login)"}, {"say": "half"}, {"crash": 7}]
+    failure = await talk(agent(steps)).failure("Go.")
+    assert failure.message.endswith("It said: can not read (path) of (path) (see https://example.org/login)")
+    assert caplog.text.count("can not read ~/.agent/login.json of /home/ada") == 1
+
+
 async def test_a_crash_in_the_middle_cuts_the_answer(agent: Agent, talk: Talks) -> None:
     failure = await talk(agent([{"note": "my key is sk-aaaaaaaaaaaa"}, {"say": "half"}, {"crash": 7}])).failure("Go.")
     assert failure.kind == "backend_cut" and "exit status 7" in failure.message and "sk-aaaa" not in failure.message

@@ -173,23 +173,19 @@ async def test_a_missing_result_is_told_as_an_error() -> None:
 
 
 async def test_the_same_call_over_and_over_ends_the_run_and_says_so() -> None:
-    refused: list[str] = []
-
     async def work(run: AgentRun) -> None:
-        try:
-            while True:
-                await run.call("look", '{"a": 1}')
-        except ToolwireError as error:
-            refused.append(error.failure.kind)
-            raise
+        while True:
+            await run.call("look", '{"a": 1}')
 
-    run = made(work)
+    stopped = Stops()
+    run = made(work, stop=stopped)
     for _ in range(3):
         assert calls(await segment(run)) == ["look"]
         await run.answer({id: result(id, "x") for id in run.pending})
     end = failure(await segment(run))
-    assert end.kind == "invalid_tool_call" and "4 times" in end.message and refused == ["invalid_tool_call"]
+    assert end.kind == "invalid_tool_call" and "4 times" in end.message
     await run.cancel()
+    assert stopped.count == 1
 
 
 async def test_calls_that_the_history_already_holds_count_as_repeated() -> None:
@@ -300,6 +296,40 @@ async def test_cancelling_ends_the_work_its_calls_and_the_agent_once() -> None:
     await asyncio.gather(run.cancel(), run.cancel())
     assert ended == ["cancelled"] and stopped.count == 1 and run.pending == ()
     assert failure(await segment(run)).kind == "backend_cut"
+
+
+@pytest.mark.parametrize("how", ["parked", "not told yet", "called too often", "called while it is stopped"])
+async def test_an_agent_hears_nothing_of_its_calls_before_it_is_stopped(how: str) -> None:
+    """Any end of a call, also a refusal, would make it ask its model how to go on."""
+    agent: list[asyncio.Future[Result]] = []
+    heard: list[bool] = []
+
+    def calls_tool(run: AgentRun) -> None:
+        agent.append(asyncio.ensure_future(run.call("look", "{}")))
+
+    async def work(run: AgentRun) -> None:
+        for _ in range(4 if how == "called too often" else 1):
+            calls_tool(run)
+        await asyncio.Event().wait()
+
+    async def stop() -> None:
+        if how == "called while it is stopped":
+            calls_tool(run)
+        await asyncio.sleep(0.01)
+        heard.extend(call.done() for call in agent)
+
+    run = AgentRun(turn(), work, stop, settle_s=60 if how == "not told yet" else 0.02, repeats=3, timeout_s=5)
+    reading = asyncio.ensure_future(segment(run))
+    await asyncio.sleep(0.01)
+    if how != "not told yet":
+        events = await reading
+        assert events[-1] == Finish("tool_calls") or failure(events).kind == "invalid_tool_call"
+    await run.cancel()
+    await asyncio.gather(reading, *agent, return_exceptions=True)
+    assert heard == [False] * len(agent)
+    assert all(call.cancelled() for call in agent) and run.pending == ()
+    with pytest.raises(ToolwireError, match="over"):
+        await run.call("look", "{}")
 
 
 async def test_a_run_that_came_to_its_end_is_let_go_without_interrupting_the_agent() -> None:

@@ -123,8 +123,11 @@ async def test_the_facts_for_the_doctor(make: Make, launcher: Any, monkeypatch: 
 # --- death ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_works(make: Make, launcher: Any, living: Living) -> None:
-    backend = make(bridge_bin=launcher({"when": "again", "steps": [{"text": "Fine."}]}, [{"text": "Once upon"}, {"hang": True}]))
+async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_works(
+    make: Make, launcher: Any, living: Living, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = ({"when": "again", "steps": [{"text": "Fine."}]}, [{"text": "Once upon"}, {"hang": True}])
+    backend = make(bridge_bin=launcher(*script, flags="--ready noisy"))
     runs = [backend.run(TURN) for _ in range(3)]
     for run in runs:
         assert said(await anext(run)).startswith("Once")
@@ -133,7 +136,8 @@ async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_w
     for run in runs:
         events = [event for event in await gather(run) if not isinstance(event, Text)]
         assert len(events) == 1 and isinstance(events[0], Failure)
-        assert events[0].kind == "backend_cut" and "killed by signal 9" in events[0].message
+        assert events[0].kind == "backend_cut" and events[0].message == "Cursor's bridge was killed by signal 9."
+    assert caplog.text.count("Cursor's bridge was killed by signal 9. It said: ") == 1  # to the operator, and once
     again = Turn("chat", "m", (Message("user", (TextPart("again"),)),))
     assert said(await gather(backend.run(again))) == "Fine."
     assert leader_of(backend) != leader and backend.bridge.starts == 2
@@ -296,14 +300,13 @@ async def test_a_first_turn_that_is_cancelled_at_any_moment_does_not_cost_the_ne
 
 
 async def test_an_agent_whose_run_was_stopped_does_not_wait_for_a_next_turn(make: Make, bridge: Any) -> None:
-    """It went on after the client was told of the failure: nobody knows what it believes."""
+    """It was in the middle of something: nobody knows what it believes."""
     bridge.play([{"call": "look", "args": {}}, {"call": "look", "args": {}}, {"text": "Done."}])
     backend = make(repeats=1)
     run = backend.open(TURN)
     await gather(run.segment())
     await run.answer({id: Result(id, (TextPart("x"),)) for id in run.pending})
     assert isinstance((await gather(run.segment()))[-1], Failure)
-    await until(lambda: run.finished)
-    assert backend.idle == 0
-    await until(lambda: not bridge.agents)
     await run.cancel()
+    assert not run.finished and backend.idle == 0
+    await until(lambda: len(bridge.cancelled) == 1 and not bridge.agents)

@@ -2,7 +2,7 @@
 
 - It runs in a process group of its own. A guard in that group waits on a pipe whose other end only this process holds: when Toolwire dies, however it
   dies, the pipe closes and the guard kills the whole group. Agents need not notice the end of their stdin.
-- What it prints that is no JSON-RPC message is passed over; stderr is drained for ever, and its last lines are kept for messages.
+- What it prints that is no JSON-RPC message is passed over; stderr is drained for ever.
 - When it ends, whoever waits for it learns that at once.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -31,6 +32,7 @@ _KEY = re.compile(r"\b(?:sk|pk|key)[-_][A-Za-z0-9_\-*]{8,}")
 class AgentProcess(Talker):
     """`start` before anything else; `end` at the end, whatever happened."""
 
+    LOG = logging.getLogger("toolwire.acp")
     ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # agents are made for terminals, and may hide the cursor too
 
     def __init__(self, launch: Launch, title: str, on_message: Callable[[], None] = lambda: None) -> None:
@@ -61,22 +63,20 @@ class AgentProcess(Talker):
     def alive(self) -> bool:
         return self._transport is not None and not self.gone.is_set()
 
-    @property
-    def said(self) -> str:
-        """The last words on stderr, for messages: one line, bounded, without what the operator's variables hold."""
-        return self.clean(self._last_words)
-
     def clean(self, words: str) -> str:
+        """Without what the operator's variables hold."""
         for secret in sorted(self._launch.secrets, key=len, reverse=True):
             words = words.replace(secret, "***")
         return _KEY.sub("***", words)
 
-    @property
+    def _without_secrets(self, words: str) -> str:
+        return self.clean(words)
+
     def end_words(self) -> str:
-        """How it ended."""
+        """How it ended, as a client may know it."""
         code = self._transport.get_returncode() if self._transport is not None else None
         how = "was cut off" if code is None else end_words(code)
-        return f"{self._title} {how}." + (f" It said: {self.said}" if self.said else "")
+        return self.told(f"{self._title} {how}.")
 
     async def end(self) -> None:
         """Ends the process: stdin first, then SIGTERM and SIGKILL to its group."""

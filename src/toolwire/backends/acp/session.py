@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +35,6 @@ from toolwire.errors import ToolwireError
 from toolwire.events import FinishReason
 from toolwire.turn import Part, ToolSpec
 
-log = logging.getLogger("toolwire.acp")
 Json = Any
 Params = Mapping[str, Json]
 PROTOCOL = 1
@@ -98,17 +96,18 @@ class Session:
             async with asyncio.timeout(self._options.start_timeout_s):
                 await self._open()
         except BaseException as error:
-            said = self._process.said if self._process is not None else ""
+            late = self._late() if isinstance(error, TimeoutError) else ""
             if self._closing is None:  # else whoever closes the session waits for this to end
                 self._opener = None
                 await self.close()
-            if not isinstance(error, TimeoutError):
+            if not late:
                 raise
-            told = f" It said: {said}" if said else ""
-            raise ToolwireError(
-                "timeout", f"{self._profile.title} did not open a session within {self._options.start_timeout_s:g} s.{told}"
-            ) from None
+            raise ToolwireError("timeout", late) from None
         self._opener = None
+
+    def _late(self) -> str:
+        what = f"{self._profile.title} did not open a session within {self._options.start_timeout_s:g} s."
+        return self._process.told(what) if self._process is not None else what
 
     async def _open(self) -> None:
         program = find(self._options, self._profile)
@@ -165,8 +164,8 @@ class Session:
                 async with asyncio.timeout(LIST_S):
                     await self._server.listed.wait()
             except TimeoutError:
-                said = f" It said: {self._process.said}" if self._process is not None and self._process.said else ""
-                log.warning("%s has not asked for the client's tools: it may know none of them.%s", self._profile.title, said)
+                assert self._process is not None
+                self._process.told(f"{self._profile.title} has not asked for the client's tools: it may know none of them.")
 
     async def _authenticated(self, asked: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
         """A session; where the agent wants a login first, by a way that needs no person."""
@@ -257,7 +256,7 @@ class Session:
         except RequestError as error:
             raise _Refusal(error, self._profile, self._process.clean) from error
         except ConnectionError:
-            raise Lost("backend_cut" if self._prompting else "backend_unavailable", self._process.end_words) from None
+            raise Lost("backend_cut" if self._prompting else "backend_unavailable", self._process.end_words()) from None
         return result if isinstance(result, Mapping) else {}
 
     # --- being asked --------------------------------------------------------------------------------------------------------------------------------

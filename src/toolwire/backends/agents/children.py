@@ -2,13 +2,15 @@
 
 - A child leads a process group of its own. Whatever ends it, the whole group ends with it.
 - It may say its last words while it dies: it is gone when its pipes are closed, or a moment after its death where others hold them open.
-- The last lines of its stderr are kept for messages.
+- The last lines of its stderr are the operator's: the log has them. A client gets them only where nothing else says what is wrong, without paths of
+  this machine; of a child that serves many it gets none.
 - It sees of our environment only what it is handed: nothing is inherited, least of all a key of the gateway's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -20,19 +22,27 @@ from typing import Any, cast
 LAST_WORDS_S = 1.0
 TAIL_LINES, TAIL_CHARACTERS = 20, 400
 _STAMP = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s+")
+_PATH = re.compile(r"(?<![\w/$:.])(?:~|[A-Za-z]:)?/[^\s\"'`()<>,;]+")
 
 
 class Child(asyncio.SubprocessProtocol):
     """`_over` is what is to be done, once, when it is gone."""
 
     ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+    LOG = logging.getLogger("toolwire.agents")
+    """Where the operator reads what it said."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
         self._transport: asyncio.SubprocessTransport | None = None
         self._dying = False
         """It is dead, but its last words may still be on their way."""
+        self._closing = False
+        """We end it: nobody has to be told why."""
+        self._logged = ""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._serves_many = False
+        """What it says may be about anybody's turn."""
 
     async def _spawn(self, *words: str, env: Mapping[str, str], **options: Any) -> asyncio.SubprocessTransport:
         """Starts it with this whole environment; `options` are those of `subprocess_exec`."""
@@ -40,6 +50,12 @@ class Child(asyncio.SubprocessProtocol):
         return transport
 
     def _over(self) -> None: ...
+
+    def _without_secrets(self, words: str) -> str:
+        return words
+
+    def _without_paths(self, words: str) -> str:
+        return _PATH.sub("(path)", words)
 
     @property
     def pid(self) -> int:
@@ -55,6 +71,16 @@ class Child(asyncio.SubprocessProtocol):
                 break
             words = f"{line} {words}" if words else line
         return words
+
+    def told(self, what: str) -> str:
+        """`what` happened, as a client may know it; the log gets all that was said."""
+        if self._closing:
+            return what
+        heard, said = self._without_secrets(" ".join(self._tail)), self._without_secrets(self._last_words)
+        if self._logged != what:  # once for all whom it served
+            self._logged = what
+            self.LOG.warning("%s It said: %s" if heard else "%s%s", what, heard)
+        return what if self._serves_many or not said else f"{what} It said: {self._without_paths(said)}"
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -109,6 +135,7 @@ class Talker(Child):
     async def _end(self, steps: Iterable[tuple[float, signal.Signals]]) -> None:
         """Closes its stdin; each step is how long it may take to end now, and the signal that its group gets if it does not."""
         assert self._transport is not None
+        self._closing = True
         if self._stdin is not None:
             self._stdin.close()
         for seconds, next_signal in steps:

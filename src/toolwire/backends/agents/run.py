@@ -123,16 +123,16 @@ class AgentRun:
     async def call(self, name: str, arguments: str, id: str | None = None, place: float | None = None) -> Result:
         """The agent calls a client's tool; returns with the client's result. `place` orders calls of one response where arrival does not.
 
-        Raises `ToolwireError` when the run is over, or ends with this call; is cancelled when the run is.
+        Raises `ToolwireError` when the run is over; is cancelled when the run is. In a run that has failed it waits for that: an agent whose call is
+        refused would ask its model how to go on.
         """
-        if self._end is not None:
+        if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")
         entry = call_entry(name, arguments)
         self._seen[entry] += 1
         if self._seen[entry] > self._repeats:
             words = f"The agent called the tool '{name}' with the same arguments {self._seen[entry]} times; the run was stopped."
             self.fail(Failure("invalid_tool_call", words))
-            raise ToolwireError("invalid_tool_call", words)
         number = next(self._numbers)
         asked = _Call(id or f"agent-{number}", name, arguments, number if place is None else place)
         if asked.id in self._open or any(asked.id == one.id for one in self._asked):
@@ -257,15 +257,17 @@ class AgentRun:
     async def _cancelled(self) -> None:
         unfinished = not self.finished
         self.fail(Failure("backend_cut", "The run was cancelled."))
-        for asked in (*self._open.values(), *self._asked):
-            asked.answer.cancel()
-        self._open.clear()
-        self._asked.clear()
+        waiting, self._open = self._open, {}
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if unfinished:
-            await self._stop()
+        try:
+            if unfinished:
+                await self._stop()
+        finally:  # not before: an agent whose call is given up would go on too
+            for asked in (*waiting.values(), *self._asked):
+                asked.answer.cancel()
+            self._asked.clear()
 
 
 async def one_response(open: Callable[[Turn], LiveRun], turn: Turn) -> AsyncGenerator[Batch, None]:

@@ -4,8 +4,6 @@
 - What belongs to a thread goes to the thread that was attached under its id; responses and notifications come in any order.
 - A request of Codex's is always answered: a tool call by its thread, anything else (approvals, questions) by a refusal at once.
 - When the process dies, every waiting request and every attached thread learns it at once, with one clear failure.
-- What it says on stderr is the operator's: the log has it. Of a Codex that serves many, a client gets none of it; of one that can not start, all but
-  paths, because nothing else says what is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shutil
 import signal
 from collections.abc import Coroutine
@@ -36,7 +33,6 @@ REQUEST_S = 30.0
 END = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL), (5.0, signal.SIGKILL))
 """How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL, and what it gets then."""
 OVERLOAD_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_PATH = re.compile(r"(?<![\w/$:.])(?:~|[A-Za-z]:)?/[^\s\"'`()<>,;]+")
 
 
 class Sink(Protocol):
@@ -59,6 +55,8 @@ class RequestError(ToolwireError):
 class Worker(Talker):
     """`start` before anything else; `close` at the end, whatever happened."""
 
+    LOG = log
+
     def __init__(self, home: Home) -> None:
         super().__init__()
         self.home = home
@@ -74,9 +72,6 @@ class Worker(Talker):
         self._scratch: Path | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._login: wire.Login | None = None
-        self._serves = False
-        """It has started; what it says now may be about anybody's turn."""
-        self._closing = False
 
     # --- life ----------------------------------------------------------------------------------------------------------------------------------
 
@@ -98,7 +93,7 @@ class Worker(Talker):
         except BaseException:
             await self.close()
             raise
-        self._serves = True
+        self._serves_many = True
         hello = wire.decode(wire.Initialized, result)
         self.version = (parse_version(hello.user_agent) if hello else None) or self.version
 
@@ -106,20 +101,15 @@ class Worker(Talker):
     def alive(self) -> bool:
         return self._transport is not None and self.failure is None and not self._dying
 
-    def _without_key(self, words: str) -> str:
+    def _without_secrets(self, words: str) -> str:
         """What was said, without the provider's key."""
         for name, value in self.home.env.items():
             if value and name not in ("PATH", "HOME", "CODEX_HOME"):
                 words = words.replace(value, "***")
         return words
 
-    def _told(self, what: str) -> str:
-        """`what` happened, as a client may know it; the log gets all that was said."""
-        heard, said = self._without_key(" ".join(self._tail)), self._without_key(self._last_words)
-        log.warning("%s It said: %s" if heard else "%s%s", what, heard)
-        if self._serves or not said:
-            return what
-        return f"{what} It said: {_PATH.sub('(path)', said.replace(str(self.home.path), '$CODEX_HOME'))}"
+    def _without_paths(self, words: str) -> str:
+        return super()._without_paths(words.replace(str(self.home.path), "$CODEX_HOME"))
 
     def rss_mb(self) -> float:
         """Memory of the process and its children, where the system tells it (Linux)."""
@@ -129,7 +119,6 @@ class Worker(Talker):
         """Ends the process: stdin first, then SIGTERM and SIGKILL to its group."""
         if self._transport is None:
             return
-        self._closing = True
         await self._end(END)
         self._clean()
         for task in list(self._tasks):
@@ -164,7 +153,7 @@ class Worker(Talker):
             async with asyncio.timeout(timeout_s):
                 return await waiting
         except TimeoutError:
-            raise ToolwireError("timeout", self._told(f"Codex did not answer {method} within {timeout_s:g} s.")) from None
+            raise ToolwireError("timeout", self.told(f"Codex did not answer {method} within {timeout_s:g} s.")) from None
         finally:
             self._waiting.pop(id, None)
 
@@ -243,7 +232,7 @@ class Worker(Talker):
     def _over(self) -> None:
         assert self._transport is not None
         what = f"Codex {end_words(self._transport.get_returncode() or 0)}."
-        self.failure = Failure("backend_unavailable", what if self._closing else self._told(what))
+        self.failure = Failure("backend_unavailable", self.told(what))
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

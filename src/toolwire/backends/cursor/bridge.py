@@ -52,7 +52,7 @@ class Line:
                 await self.process.gone.wait()  # the connection breaks a moment before the process is known to be dead
         except TimeoutError:
             return error
-        return ToolwireError(error.failure.kind if error.failure.kind != "timeout" else "backend_cut", self.process.how)
+        return ToolwireError(error.failure.kind if error.failure.kind != "timeout" else "backend_cut", self.process.how())
 
     async def close(self) -> None:
         self._broken = True

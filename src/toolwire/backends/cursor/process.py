@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,6 +41,8 @@ class Ready:
 class Process(Child):
     """`start` before anything else; `close` at the end, whatever happened."""
 
+    LOG = logging.getLogger("toolwire.cursor")
+
     def __init__(self, command: str, environ: Mapping[str, str]) -> None:
         super().__init__()
         self._command = command
@@ -70,32 +73,31 @@ class Process(Child):
             raise ToolwireError("backend_unavailable", f"Cursor's bridge could not be started: {error.strerror or error}") from error
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ready
+                ready = await self._ready
         except TimeoutError:
-            said = self.said
+            late = self.told(f"Cursor's bridge was not ready within {timeout_s:g} s.")
             await self.close()
-            raise ToolwireError("backend_unavailable", f"Cursor's bridge was not ready within {timeout_s:g} s.{said}") from None
+            raise ToolwireError("backend_unavailable", late) from None
         except BaseException:
             await self.close()
             raise
+        self._serves_many = True
+        return ready
 
-    @property
-    def said(self) -> str:
-        """The last words on stderr, for messages: one line, bounded."""
-        words = clean(self._last_words)
-        return f" It said: {words}" if words else ""
+    def _without_secrets(self, words: str) -> str:
+        return clean(words)
 
-    @property
     def how(self) -> str:
-        """How it ended."""
+        """How it ended, as a client may know it."""
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
-            return "Cursor's bridge ended."
+            return self.told("Cursor's bridge ended.")
         killed = -code if code < 0 else code - 128 if 128 < code <= 192 else 0  # a launcher tells its child's signal like this
-        return f"Cursor's bridge {end_words(-killed or code)}.{self.said}"
+        return self.told(f"Cursor's bridge {end_words(-killed or code)}.")
 
     async def close(self) -> None:
         """Ends the whole group; twice does no harm."""
+        self._closing = True
         if self._transport is not None:
             for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
                 if self._dying:
@@ -123,7 +125,7 @@ class Process(Child):
     def _over(self) -> None:
         self._line(self._rest.decode("utf-8", "replace"))
         if not self._ready.done():
-            self._ready.set_exception(ToolwireError("backend_unavailable", self.how))
+            self._ready.set_exception(ToolwireError("backend_unavailable", self.how()))
 
     def _line(self, line: str) -> None:
         if line.startswith(READY):
