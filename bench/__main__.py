@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Toolwire beside its baselines.")
     parser.add_argument("parts", nargs="*", help=f"{', '.join(TITLES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 5, and 1 for hostile texts")
+    parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 5, and 3 for hostile texts")
     parser.add_argument(
         "--peers", action="append", choices=("litellm", "portkey", "none"), help="only this other gateway; default: all, installed into bench/work"
     )
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         if name == "scanner":
             from bench import scanner
 
-            parts[name] = scanner.run(arguments.quick, arguments.rounds or 1)
+            parts[name] = scanner.run(arguments.quick, 1 if arguments.quick else arguments.rounds or 3)
         elif name == "gateway":
             from bench import gateway
 
