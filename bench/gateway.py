@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -304,7 +303,6 @@ def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
 
 def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], list[Side], list[str]]:
     """The rows of the table, the gateways side by side, and the notes under them."""
-    shutil.rmtree(WORK / "journal", ignore_errors=True)  # what earlier runs left would count as memory of this one
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
     targets = [Target("upstream", upstream_port)]

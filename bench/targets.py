@@ -47,6 +47,7 @@ def toolwire_config(upstream: int) -> Path:
 
 
 def start_toolwire(upstream: int) -> Target:
+    shutil.rmtree(WORK / "journal", ignore_errors=True)  # what was before is read again: it would count as memory of this one
     port = free_port()
     command = [sys.executable, "-m", "toolwire", "serve", "--config", str(toolwire_config(upstream)), "--port", str(port), "--log-level", "info"]
     process = Process(command, core=GATEWAY_CORE, log="toolwire")
