@@ -166,10 +166,52 @@ async def test_a_client_that_waits_for_100_continue_is_told_no_at_once(site: Any
 
 async def test_a_client_that_stops_sending_its_body_is_given_up(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.05)
+    monkeypatch.setattr(exchange, "BODY_RATE", 1 << 30)  # the byte that came gains it no time
     monkeypatch.setattr(exchange, "LINGER_S", 0.05)
     status, _, body = parse(await site.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n\r\n{{".encode()))
     assert status == 400 and "stopped arriving" in body["error"]["message"]
     assert site.gateway.calls == []
+
+
+async def test_a_client_whose_body_drips_is_given_up_and_told_so(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_IDLE_S", 1.0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n{{".encode())
+    answer = asyncio.ensure_future(reader.read(65536))
+    async with asyncio.timeout(10):
+        while not answer.done():
+            writer.write(b" ")
+            await asyncio.sleep(0.01)
+    writer.close()
+    status, _, body = parse(await answer)
+    assert status == 400 and "slower than 8 kB a second" in body["error"]["message"]
+    assert site.gateway.calls == []
+
+
+async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
+    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail, refused = exchange.Exchange.fail, asyncio.Event()
+
+    async def later(self: exchange.Exchange, *words: Any) -> int:
+        wire: Any = self._connection.wire
+        async with asyncio.timeout(5):
+            while not wire.disconnected:
+                await asyncio.sleep(0.005)
+        status = await fail(self, *words)
+        refused.set()
+        return status
+
+    monkeypatch.setattr(exchange.Exchange, "fail", later)
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\n{{".encode())
+    await writer.drain()
+    async with asyncio.timeout(5):
+        while not site.server.server_state.tasks:
+            await asyncio.sleep(0.005)
+        writer.close()
+        await refused.wait()
+    assert "Exception in ASGI application" not in caplog.text
 
 
 async def test_a_client_that_leaves_mid_body_leaves_nothing_behind(site: Any) -> None:

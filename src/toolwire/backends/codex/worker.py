@@ -2,7 +2,8 @@
 
 - It runs in a process group of its own, with a minimal environment, and ends with our end of its stdin: nothing outlives the gateway.
 - What belongs to a thread goes to the thread that was attached under its id; responses and notifications come in any order.
-- A request of Codex's is always answered: a tool call by its thread, anything else (approvals, questions) by a refusal at once.
+- A request of Codex's is always answered: a tool call by its thread, unless that is being ended, anything else (approvals, questions) by a refusal
+  at once.
 - When the process dies, every waiting request and every attached thread learns it at once, with one clear failure.
 """
 
@@ -36,7 +37,7 @@ OVERLOAD_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class Sink(Protocol):
-    """Who gets a thread's messages. `deliver` must answer a `ServerRequest`, now or later."""
+    """Who gets a thread's messages. `deliver` must answer a `ServerRequest`, now or later, or end the turn that it belongs to."""
 
     def deliver(self, message: Notification | ServerRequest) -> None: ...
 

@@ -61,7 +61,8 @@ class Cycle(RequestResponseCycle):
                 await self._whole(self._head, message)
                 return
             self._write_head()
-        head = None if self.response_started or self.flow.write_paused else self._head_of(message["status"], message["headers"])
+        unusual = self.response_started or self.disconnected or self.flow.write_paused
+        head = None if unusual else self._head_of(message["status"], message["headers"])
         if head is None:
             await super().send(message)
             return

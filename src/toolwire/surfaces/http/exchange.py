@@ -139,14 +139,14 @@ class Exchange:
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
             self._body_began = now
-        idle = now + BODY_IDLE_S
-        due = min(idle, self._body_began + BODY_IDLE_S + self._arrived / BODY_RATE)
+        due = min(now, self._body_began + self._arrived / BODY_RATE) + BODY_IDLE_S
         try:
             async with asyncio.timeout_at(due):
                 message = await self._receive()
         except TimeoutError:
             self._body_late = True
-            told = f"stopped arriving for {BODY_IDLE_S:g} s" if due == idle else f"came slower than {BODY_RATE // 1024} kB a second"
+            silence = due - now
+            told = f"stopped arriving for {silence:.2g} s" if silence > BODY_IDLE_S / 2 else f"came slower than {BODY_RATE // 1024} kB a second"
             raise ToolwireError("invalid_request", f"The request's body {told}.") from None
         self._arrived += len(message.get("body", b""))
         return message
