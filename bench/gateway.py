@@ -2,8 +2,8 @@
 
 All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them; each round begins with another
 one, so that none always comes behind the one that has the most left to do. They begin when all have come to their pace. A gateway on Node halves its
-cost in its first ten seconds of load: what plain requests cost other gateways is therefore measured on freshly started ones too, and the targets
-that name them are about these. CPU is the gateway's own, from /proc, for each request; the median of the rounds counts. Ratios are of medians.
+cost in its first ten seconds of load: what plain requests cost other gateways is therefore measured on freshly started ones too, and both are judged
+by the same target. CPU is the gateway's own, from /proc, for each request; the median of the rounds counts. Ratios are of medians.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def crowd(target: Target, rounds: int) -> list[float]:
 
 # --- the table -----------------------------------------------------------------------------------------------------------------------------------
 
-PEER_TARGETS = {("litellm", "plain" + FRESH): 25.0, ("portkey", "plain" + FRESH): 6.0, ("litellm", "paced"): 8.0, ("portkey", "paced"): 1.6}
+PEER_TARGETS = {("litellm", "plain"): 25.0, ("portkey", "plain"): 6.0, ("litellm", "paced"): 8.0, ("portkey", "paced"): 1.6}
 
 
 def _ratio_row(title: str, figures: Figures, ours: str, theirs: tuple[str, str], target: float, field: str = "cpu_ms", unit: str = "ms") -> Row:
@@ -210,25 +210,15 @@ def _ratio_row(title: str, figures: Figures, ours: str, theirs: tuple[str, str],
 def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
     rows = []
     for peer in peers:
-        for name, words in (("plain" + FRESH, "plain request"), ("paced", "paced stream")):
-            mine, other = figures.get(("toolwire", name)), figures.get((peer, name))
-            title = f"{words}, CPU: times cheaper than {TITLES[peer]}"
+        for name, when, words in (("plain", "", "plain request"), ("plain", FRESH, "plain request"), ("paced", "", "paced stream")):
+            mine, other = figures.get(("toolwire", name + when)), figures.get((peer, name + when))
+            title, target = f"{words}, CPU: times cheaper than {TITLES[peer]}{when}", PEER_TARGETS[peer, name]
             if mine is None or other is None:
-                rows.append(Row(title, None, "", "at least", PEER_TARGETS[peer, name]))
+                rows.append(Row(title, None, "", "at least", target))
                 continue
             detail = f"{figure(mine['cpu_ms'])} against {figure(other['cpu_ms'])} ms"
-            if name.endswith(FRESH):
-                detail += FRESH + _at_their_pace(figures, peer)
-            rows.append(Row(title, other["cpu_ms"] / mine["cpu_ms"], detail, "at least", PEER_TARGETS[peer, name]))
+            rows.append(Row(title, other["cpu_ms"] / mine["cpu_ms"], detail, "at least", target))
     return rows
-
-
-def _at_their_pace(figures: Figures, peer: str) -> str:
-    mine, other = figures.get(("toolwire", "plain")), figures.get((peer, "plain"))
-    if mine is None or other is None:
-        return ""
-    ratio = other["cpu_ms"] / mine["cpu_ms"]
-    return f"; once both have come to their pace {figure(mine['cpu_ms'])} against {figure(other['cpu_ms'])} ms, {figure(ratio)} ×"
 
 
 def _first_token_row(figures: Figures) -> Row:

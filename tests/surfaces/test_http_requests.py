@@ -188,6 +188,16 @@ async def test_a_client_whose_body_drips_is_given_up_and_told_so(site: Any, monk
     assert site.gateway.calls == []
 
 
+async def leave_mid_body(site: Any, media: str = "application/json") -> None:
+    """Sends half a request, and goes once it is being served."""
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n\r\n{{".encode())
+    await writer.drain()
+    while not site.server.server_state.tasks:
+        await asyncio.sleep(0.005)
+    writer.close()
+
+
 async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
     site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,25 +213,15 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
         return status
 
     monkeypatch.setattr(exchange.Exchange, "fail", later)
-    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\n{{".encode())
-    await writer.drain()
     async with asyncio.timeout(5):
-        while not site.server.server_state.tasks:
-            await asyncio.sleep(0.005)
-        writer.close()
+        await leave_mid_body(site, "text/plain")
         await refused.wait()
     assert "Exception in ASGI application" not in caplog.text
 
 
 async def test_a_client_that_leaves_mid_body_leaves_nothing_behind(site: Any) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{".encode())
-    await writer.drain()
     async with asyncio.timeout(5):
-        while not site.server.server_state.tasks:
-            await asyncio.sleep(0.005)
-        writer.close()
+        await leave_mid_body(site)
         while site.server.server_state.tasks:
             await asyncio.sleep(0.005)
     assert site.gateway.calls == []

@@ -227,8 +227,7 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
         return False
     from toolwire.emulate.schema import is_schema
 
-    right = is_schema(tool.parameters)
-    return not right if held else tool.strict or right
+    return not is_schema(tool.parameters) if held else tool.strict or is_schema(tool.parameters)
 
 
 def _scanner(
