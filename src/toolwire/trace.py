@@ -136,7 +136,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         size = len(self.raw or b"") * REQUEST_COPIES
         if size > MOST_BYTES:
             self.cut, self.raw, size = True, None, 0
-        self._grow(size)
+        self.size = size
 
     # --- taps: once a turn --------------------------------------------------------------------------------------------------------------------------
 

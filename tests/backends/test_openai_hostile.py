@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from toolwire.backends.openai import OpenAIBackend, OpenAIOptions, read
 from toolwire.backends.openai import backend as connection
 from toolwire.backends.openai.failures import RETRY_LIMIT_S, http_failure, stream_failure
-from toolwire.backends.openai.read import AnswerReader
+from toolwire.backends.openai.read import AnswerReader, plain
 from toolwire.backends.openai.wire import decode_piece
 from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
@@ -429,3 +429,58 @@ def test_where_every_piece_has_more_in_it_the_short_way_is_tried_once(more: dict
     odd = {"choices": [{"index": 0, "delta": {"content": "w ", **more}, "finish_reason": None}]}
     assert said(streamed(*[odd] * 20, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})) == "w " * 20
     assert len(tried) == times
+
+
+# --- a whole body that is a text and its end ---------------------------------------------------------------------------------------------------
+
+COUNTS = some.sampled_from([None, 0, 7, 2**53 - 1, 2**53, -1, 1.5, "3", True])
+DETAILS = some.one_of(
+    some.none(), some.fixed_dictionaries({}, optional={"cached_tokens": COUNTS, "reasoning_tokens": COUNTS, "audio_tokens": COUNTS})
+)
+USAGES = some.fixed_dictionaries(
+    {},
+    optional={
+        "prompt_tokens": COUNTS,
+        "completion_tokens": COUNTS,
+        "total_tokens": COUNTS,
+        "prompt_tokens_details": DETAILS,
+        "completion_tokens_details": DETAILS,
+    },
+)
+ENDS = some.sampled_from(["stop", "length", "content_filter", "tool_calls", "error", "STOP", "end_turn", "null", "", None])
+WHOLE_CHOICES = some.fixed_dictionaries(
+    {"message": some.one_of(DELTAS, some.none()), "finish_reason": ENDS},
+    optional={"index": some.sampled_from([0, 0, 0, 1, "0", None]), "logprobs": some.none(), "delta": some.one_of(some.none(), DELTAS)},
+)
+WHOLES = some.fixed_dictionaries(
+    {"choices": some.one_of(some.lists(WHOLE_CHOICES, min_size=1, max_size=2), some.none())},
+    optional={"id": some.just("c"), "usage": some.one_of(some.none(), USAGES), "error": some.sampled_from([None, "", "broken", {"message": "no"}])},
+)
+
+
+@given(WHOLES)
+def test_what_is_plain_is_what_the_reader_reads(answered: dict[str, Any]) -> None:
+    raw = json.dumps(answered).encode()
+    found = plain(raw)
+    assert found is None or found == whole(raw)
+
+
+USED: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+PLAIN: tuple[tuple[dict[str, Any], Usage | None], ...] = (
+    ({}, None),
+    ({"usage": None, "error": None}, None),
+    ({"usage": USED}, Usage(3, 2)),
+    ({"usage": {**USED, "prompt_tokens_details": None, "completion_tokens_details": {"reasoning_tokens": None}}}, Usage(3, 2)),
+    ({"usage": {**USED, "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 1}}}, Usage(3, 2, 2, 1)),
+)
+
+
+@pytest.mark.parametrize(("more", "used"), PLAIN)
+def test_an_answer_of_text_is_plain(more: dict[str, Any], used: Usage | None) -> None:
+    raw = body({"role": "assistant", "content": "hi", "refusal": None, "annotations": []}, id="c", object="chat.completion", **more)
+    assert plain(raw) == [event for event in (Text("hi"), used, Finish("stop")) if event is not None] == whole(raw)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"choices":[]}', b"\xff", b"[" * 5000, body({"content": ""}), body({"content": "\ud83d"})])
+def test_anything_else_is_for_the_reader(raw: bytes) -> None:
+    assert plain(raw) is None

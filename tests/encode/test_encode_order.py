@@ -170,3 +170,12 @@ def test_how_events_are_batched_makes_no_difference(events: list[Event], data: s
     cut = data.draw(st.integers(0, len(events)))
     whole, split = Order(counting_ids()), Order(counting_ids())
     assert whole.feed(events) == split.feed(events[:cut]) + split.feed(events[cut:])
+
+
+@given(st.lists(wild_events, max_size=6), texts, st.sampled_from([[], [Usage(1, 2)], [Text("more")]]), ends)
+def test_a_text_and_its_end_make_the_same_steps_at_once_and_one_by_one(before: list[Event], text: str, between: list[Event], end: Event) -> None:
+    at_once, one_by_one = Order(counting_ids()), Order(counting_ids())
+    assert at_once.feed(before) == one_by_one.feed(before)
+    events = [Text(text), *between, end]
+    assert at_once.feed(events) == [step for event in events for step in one_by_one.feed([event])]
+    assert vars(at_once) | {"_ids": None} == vars(one_by_one) | {"_ids": None}

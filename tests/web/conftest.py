@@ -49,6 +49,8 @@ def missing(what: str) -> None:
 HERE = Path(__file__).parent
 _kept = contextlib.ExitStack()
 _browsers: list[Browser] = []
+_open: list[Browsing] = []
+"""Of the test that runs."""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     yield
     if nextitem is None or not nextitem.path.is_relative_to(HERE):
         _kept.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With a failure comes what its pages showed, and what their server had logged."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for browsing in _open:
+            with contextlib.suppress(Exception):
+                report.sections.append(("the pages", browsing.shown()))
+    return report
 
 
 def pytest_sessionfinish() -> None:
@@ -137,6 +150,11 @@ class Site:
                 self.process.kill()
                 self.process.communicate()
 
+    def logged(self) -> str:
+        """What the server has logged and nobody has read."""
+        assert self.process is not None and self.process.stderr is not None
+        return os.read(self.process.stderr.fileno(), 65536).decode("utf-8", "replace") if select.select([self.process.stderr], [], [], 0)[0] else ""
+
     def restart(self) -> Site:
         self.kill()
         return self.start()
@@ -197,6 +215,15 @@ class Browsing:
         page.goto(self.site.url + path)
         return page
 
+    def shown(self) -> str:
+        """For who reads of a failure: where each tab is, its words and what stands in its fields, and the server's log."""
+        told = []
+        for page in self.context.pages:
+            fields = page.evaluate("[...document.querySelectorAll('input, textarea')].map((one) => one.value).filter(Boolean)")
+            focused = page.evaluate("document.activeElement?.outerHTML.slice(0, 200)")
+            told += [page.url, f"fields: {fields}", f"focus: {focused}", page.inner_text("body")]
+        return "\n".join([*told, *self.problems, self.site.logged()])
+
     def unexpected(self) -> list[str]:
         return [one for one in self.problems if not any(part in one for part in self.expected)]
 
@@ -218,7 +245,7 @@ def _sign_in(context: BrowserContext, site: Site) -> None:
 @pytest.fixture
 def browse(chromium: Browser) -> Iterator[Browse]:
     """`browse(site, width=1280, theme="light")`: signed in by the one-time link."""
-    opened: list[Browsing] = []
+    opened = _open
 
     def open_profile(site: Site, width: int = 1280, height: int = 800, theme: Any = "light", sign_in: bool = True) -> Browsing:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
@@ -229,6 +256,7 @@ def browse(chromium: Browser) -> Iterator[Browse]:
             _sign_in(context, site)
         return browsing
 
+    opened.clear()
     yield open_profile
     for one in opened:
         with contextlib.suppress(Exception):

@@ -11,7 +11,7 @@ run that stops without an end is a failure. `Usage` and `Dropped` are remembered
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -28,6 +28,8 @@ ItemStatus = Literal["completed", "incomplete"]
 CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
 EMPTY_ARGUMENTS = "{}"
+CUT = frozenset({"length", "content_filter"})
+"""Reasons for which an answer ended before it was complete."""
 
 
 # --- the steps ---------------------------------------------------------------------------------------------------------------------------------
@@ -104,6 +106,7 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
 TABLE = _expanded()
 _JUST_DELTA: Actions = (DELTA,)
+IDLE = TABLE["idle"]
 IN_TEXT = TABLE["text"]
 """The row of an order whose open item is a text."""
 
@@ -120,7 +123,7 @@ class Order:
         self.dropped: dict[str, int] = {}
         self._ids = ids
         self._single_call = single_call
-        self.row = TABLE["idle"]
+        self.row = IDLE
         """The table's row of the state that the run is in."""
         self._item = Item("text", -1)
         self._items = 0
@@ -131,12 +134,17 @@ class Order:
     def ended(self) -> bool:
         return self.row is TABLE["ended"]
 
-    def feed(self, events: Iterable[Event]) -> list[Step]:
+    def feed(self, events: Sequence[Event]) -> list[Step]:
+        if self.row is IDLE and 2 <= len(events) <= 3 and (told := self._told_at_once(events)):
+            return told
         steps: list[Step] = []
         for event in events:
             if type(event) is Text:
                 text = event.text
                 symbol = "text" if text else "nothing"
+            elif type(event) is Usage:
+                self.usage = event
+                continue
             elif type(event) is CallArgs:
                 text = event.delta
                 symbol = "args" if text and event.index == self._source else "stray" if text else "nothing"
@@ -156,6 +164,21 @@ class Order:
                     self._act(action, event, text, steps)
         return steps
 
+    def _told_at_once(self, events: Sequence[Event]) -> list[Step] | None:
+        """What the table makes of a text and its end, which is what most answers are that come at once. None: it is something else."""
+        first, last = events[0], events[-1]
+        if type(first) is not Text or type(last) is not Finish or not first.text:
+            return None
+        if len(events) == 3:
+            used = events[1]
+            if type(used) is not Usage:
+                return None
+            self.usage = used
+        item = self._item = Item("text", self._items)
+        self._items += 1
+        self._enter("ended")
+        return [Open(item), Delta(item, first.text), Close(item, "incomplete" if last.reason in CUT else "completed"), End(self._reason(last.reason))]
+
     def finish(self) -> list[Step]:
         """The backend stopped. Gives no steps when the run has ended properly."""
         return [] if self.ended else self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
@@ -165,12 +188,10 @@ class Order:
         self.row = TABLE["ended"]
 
     def _read(self, event: Event) -> tuple[str, str]:
-        """The table's symbol for any event but Text and CallArgs, and the text it carries."""
+        """The table's symbol for any event but Text, Usage and CallArgs, and the text it carries."""
         if isinstance(event, Finish):
-            return ("cut" if event.reason in ("length", "content_filter") else "finish"), ""
-        if isinstance(event, Usage):
-            self.usage = event
-        elif isinstance(event, CallBegin):
+            return ("cut" if event.reason in CUT else "finish"), ""
+        if isinstance(event, CallBegin):
             return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
         elif isinstance(event, CallEnd):
             # A truncated call stays open: how it closes depends on what ends the run.
@@ -220,7 +241,7 @@ class Order:
         self._bare = False
 
     def _reason(self, reason: FinishReason) -> FinishReason:
-        if reason in ("length", "content_filter"):
+        if reason in CUT:
             return reason
         return "tool_calls" if self.calls else "stop"
 

@@ -96,6 +96,8 @@ class Journal:
                 self._forget(self._running.pop(next(iter(self._running))))
             trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown, stored)
             self._running[trace.id] = trace
+            if not self._grown(trace, trace.size):
+                trace.stop(cut=True)
             return trace
         except Exception:
             log.exception("a turn could not be watched")

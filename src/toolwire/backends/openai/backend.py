@@ -29,7 +29,7 @@ from toolwire.backends.openai.failures import http_failure, presentable, transpo
 from toolwire.backends.openai.faults import TransportFault
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import Profile
-from toolwire.backends.openai.read import AnswerReader
+from toolwire.backends.openai.read import AnswerReader, plain
 from toolwire.backends.openai.refusals import STATUSES, Refused, refused
 from toolwire.backends.openai.render import Body, render
 from toolwire.backends.openai.ways import FORGET_S, Ways
@@ -90,7 +90,7 @@ class OpenAIBackend:
         rendered = render(turn, self.model, self.options, profile)
         body, asked = encode(rendered), _asked(turn, rendered)
         echo = Echo(given_beginning(turn)) if profile.prefill else None
-        reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
+        reader: AnswerReader | None = None
         response: Reply | None = None
         trace = watched()
         if trace is not None:
@@ -100,6 +100,7 @@ class OpenAIBackend:
             if response.status != 200:
                 yield [await self._failed(response, asked, trace)]
             elif _is_stream(response, turn):
+                reader = self._reader(turn)
                 blocks = _Blocks(response, reader, trace, limit=None if turn.stream else BODY_LIMIT)
                 while not reader.ended:
                     batch = blocks.read(await (blocks.last() if reader.finishing else response.read()))
@@ -108,14 +109,21 @@ class OpenAIBackend:
                             batch, asked = self._healed(batch, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
             else:
-                batch = self._healed(reader.read_body(await _read_body(response, trace)), asked)
+                whole = await _read_body(response, trace)
+                batch = plain(whole) or self._healed(self._reader(turn).read_body(whole), asked)
                 yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
-            if not reader.ended:
-                yield reader.fail(transport_failure(error, started=response is not None))
+            failure = transport_failure(error, started=response is not None)
+            if reader is None:
+                yield [failure]
+            elif not reader.ended:
+                yield reader.fail(failure)
         finally:
             if response is not None:
                 response.release()
+
+    def _reader(self, turn: Turn) -> AnswerReader:
+        return AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
 
     aliases: tuple[str, ...] = ()
 
@@ -206,7 +214,10 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 
 def _is_stream(response: Reply, turn: Turn) -> bool:
     """Whether the answer comes in pieces: what says that it does, and what was asked to and does not say that it is one body."""
-    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = response.headers.get("content-type", "")
+    if media == "application/json":
+        return False
+    media = media.partition(";")[0].strip().lower()
     return media == "text/event-stream" or (turn.stream and media != "application/json")
 
 

@@ -54,11 +54,9 @@ class Carrier:
     def usable(self) -> bool:
         return not self.session.closed and self.loop is asyncio.get_running_loop()
 
-    async def post(self, url: URL, headers: Mapping[str, str], request: Request, body: bytes) -> Reply:
+    def post(self, url: URL, headers: Mapping[str, str], request: Request, body: bytes) -> Awaitable[Reply]:
         """The answer once its head is there; `request` is the same in one piece. Raises `TransportFault`."""
-        if self._direct is not None:
-            return await self._direct.post(request, body)
-        return await self._proxied(url, headers, request, body)
+        return self._direct.post(request, body) if self._direct is not None else self._proxied(url, headers, request, body)
 
     async def leave(self, user: object) -> None:
         self.users.discard(user)

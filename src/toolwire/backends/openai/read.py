@@ -17,7 +17,7 @@ import re
 
 from toolwire.assemble import NOT_JSON, CallAssembler, Fragment, mend
 from toolwire.backends.openai.failures import stream_failure
-from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, decode_piece, parse, usage_of
+from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, decode_piece, decode_plain, parse, usage_of
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.encode.sse import SseEvent, SseReader
 from toolwire.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
@@ -43,6 +43,23 @@ CALLS_LIMIT = 64 * 1024 * 1024
 """How many characters all calls may have together."""
 TOO_DEEP = "The upstream server's answer is nested too deeply."
 _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
+
+
+def plain(body: bytes) -> list[Event] | None:
+    """A whole answer that is a text and its end, as most are, without a reader. None: it is something else, which `AnswerReader` reads."""
+    try:
+        answer = decode_plain(body)
+    except ODD:
+        return None
+    choice, used = answer.choices[0], answer.usage
+    text, end = choice.message.content, Finish(choice.finish_reason)
+    if not text:
+        return None
+    if used is None:
+        return [Text(text), end]
+    read, written = used.prompt_tokens_details, used.completion_tokens_details
+    cached, reasoning = (read and read.cached_tokens) or 0, (written and written.reasoning_tokens) or 0
+    return [Text(text), Usage(used.prompt_tokens, used.completion_tokens, cached, reasoning), end]
 
 
 # --- the reader --------------------------------------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import Profile
 from toolwire.errors import ToolwireError
-from toolwire.turn import NO_SAMPLING, Call, ImagePart, Message, OtherPart, OutputFormat, Part, Reasoning, Result, Sampling, TextPart, ToolSpec, Turn
+from toolwire.turn import NO_SAMPLING, Call, ImagePart, Message, OtherPart, OutputFormat, Part, Result, Sampling, TextPart, ToolSpec, Turn
 
 Body = dict[str, Any]
 
@@ -89,17 +89,18 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
         if images and not isinstance(item, Result):
             out.append({"role": "user", "content": images})
             images = []
-        if isinstance(item, Reasoning):
-            thoughts += item.content or item.summary
+        if isinstance(item, Message):
+            if item.role == "assistant":
+                _add_assistant(out, item, thoughts, options)
+            else:
+                thoughts.clear()
+                out.append(_plain(item, options))
         elif isinstance(item, Result):
             images += _add_result(out, item)
         elif isinstance(item, Call):
             _add_call(_assistant(out, thoughts, options), item)
-        elif item.role == "assistant":
-            _add_assistant(out, item, thoughts, options)
         else:
-            thoughts.clear()
-            out.append(_plain(item, options))
+            thoughts += item.content or item.summary
     if images:
         out.append({"role": "user", "content": images})
     return out
@@ -109,7 +110,10 @@ def _plain(message: Message, options: OpenAIOptions) -> Body:
     role: str = message.role
     if role in ("system", "developer") and options.system_role != "keep":
         role = options.system_role
-    return {"role": role, "content": _content(message.parts), **({"name": message.name} if message.name else {})}
+    body: Body = {"role": role, "content": _content(message.parts)}
+    if message.name:
+        body["name"] = message.name
+    return body
 
 
 def _assistant(out: list[Body], thoughts: list[str], options: OpenAIOptions) -> Body:
@@ -158,14 +162,11 @@ def _add_result(out: list[Body], result: Result) -> list[Body]:
     return [{"type": "text", "text": f"Attached to the result of tool call {result.call_id}:"}, *map(_part, others)]
 
 
-def _content(parts: Iterable[Part]) -> str | list[Body]:
+def _content(parts: Sequence[Part]) -> str | list[Body]:
     """One text is a plain string, which every server takes; more are parts."""
-    parts = tuple(parts)
-    if not parts:
-        return ""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
-    return [_part(part) for part in parts]
+    return [_part(part) for part in parts] if parts else ""
 
 
 def _joined(first: str | list[Body] | None, second: str | list[Body]) -> str | list[Body]:

@@ -5,12 +5,15 @@ since the other half may come in the next chunk; in names and ids they become U+
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from toolwire.encode.sse import scrub
 from toolwire.events import Usage
+
+MOST_TOKENS = 2**53 - 1
+"""A count above this, or below 0, is none."""
 
 # --- the types ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -88,12 +91,41 @@ class Piece(msgspec.Struct, gc=False):
     error: None = None
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+
+
+class PlainDetails(msgspec.Struct, gc=False):
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
+
+
+class PlainUsage(msgspec.Struct, gc=False):
+    prompt_tokens: Count
+    completion_tokens: Count
+    prompt_tokens_details: PlainDetails | None = None
+    completion_tokens_details: PlainDetails | None = None
+
+
+class PlainChoice(msgspec.Struct, gc=False):
+    message: PieceDelta
+    finish_reason: Literal["stop", "length", "content_filter"]
+    index: Literal[0] = 0
+    delta: None = None
+
+
+class Plain(msgspec.Struct, gc=False):
+    """A whole answer that is one text and nothing else that counts, as most are."""
+
+    choices: tuple[PlainChoice]
+    usage: PlainUsage | None = None
+    error: None = None
+
+
 decode_piece = msgspec.json.Decoder(Piece).decode
+decode_plain = msgspec.json.Decoder(Plain).decode
 decode = msgspec.json.Decoder(Chunk).decode
 """The fast decoder. Raises one of `ODD` on what is not as it should be."""
 ODD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-MOST_TOKENS = 2**53 - 1
-"""A count above this, or below 0, is none."""
 
 
 def _count(value: int | None) -> int:

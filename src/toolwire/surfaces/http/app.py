@@ -123,17 +123,15 @@ class App:
             await self.forwarding.close()
         await self.keys.close()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             exchange = self.exchange(scope, receive, send)
             if scope["method"] == "OPTIONS":
-                await exchange.reply_nothing()
-            else:
-                await self.handled(exchange, lambda: self._request(exchange, receive, send))
-        elif scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
-            await self._all_sockets().serve(scope, receive, send)
-        else:
-            await self._other_protocol(scope, receive, send)
+                return exchange.reply_nothing()
+            return self.handled(exchange, lambda: self._request(exchange, receive, send))
+        if scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
+            return self._all_sockets().serve(scope, receive, send)
+        return self._other_protocol(scope, receive, send)
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """A request as its client made it, whatever stood in between."""
@@ -227,7 +225,8 @@ class App:
             if answer.stream is not None:
                 await streaming.send(answer.headers, answer.stream, watch)
             else:
-                await self._pace.hold(answer.status, exchange.asker)
+                if answer.status != 200:
+                    await self._pace.hold(answer.status, exchange.asker)
                 await exchange.reply(answer.status, typed(answer.headers, JSON), answer.body or b"")
         except asyncio.CancelledError:
             streaming.stop()
