@@ -7,7 +7,15 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-GONE = ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED"]
+GONE = [
+    "ERR_CONNECTION_REFUSED",
+    "ERR_CONNECTION_RESET",
+    "ERR_CONTENT_LENGTH_MISMATCH",
+    "ERR_EMPTY_RESPONSE",
+    "ERR_INCOMPLETE_CHUNKED_ENCODING",
+    "ERR_SOCKET_NOT_CONNECTED",
+]
+"""What a browser says of a server that was killed, wherever in an answer it was."""
 WRITE = 'call note_write {"filePath": "Cup.md", "content": "One cup."}\n---\nsay Told: {result}'
 
 

@@ -14,16 +14,18 @@ async def with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace:
     following: asyncio.Future[Batch] | None = None
     try:
         while True:
-            following = asyncio.ensure_future(anext(source))
-            done, _ = await asyncio.wait({following}, timeout=grace if policy.between_calls else None)
-            if not done:
-                policy.stop()
-                yield []
-                return
+            if policy.between_calls:
+                following = asyncio.ensure_future(anext(source))
+                done, _ = await asyncio.wait({following}, timeout=grace)
+                if not done:
+                    policy.stop()
+                    yield []
+                    return
             try:
-                batch = following.result()
+                batch = await anext(source) if following is None else following.result()
             except StopAsyncIteration:
                 return
+            following = None
             yield batch
     finally:
         if following is not None and not following.done():

@@ -88,7 +88,9 @@ class Direct:
                 kept.pop().abort()
 
     def keep(self, connection: _Connection) -> None:
-        kept = self._kept.setdefault(connection.origin, deque())
+        kept = self._kept.get(connection.origin)
+        if kept is None:
+            kept = self._kept[connection.origin] = deque()
         if self._closed or len(kept) >= MOST_KEPT:
             connection.abort()
             return
@@ -185,7 +187,7 @@ class _Connection(asyncio.Protocol):
         self._future, self._now = direct.loop.create_future, direct.loop.time
         self.origin = origin
         self._transport: Any = None
-        self._parser: Any = None
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bytes] | None = None
         self._reading = False  # who waits wants blocks, not the head
         self._timer: asyncio.TimerHandle | None = None
@@ -204,7 +206,6 @@ class _Connection(asyncio.Protocol):
         return self.reusable and not self._transport.is_closing()
 
     async def ask(self, request: Request, body: bytes) -> DirectReply:
-        self._parser = httptools.HttpResponseParser(self)
         self.unread, self._size, self._failure = [], 0, None
         self.status = 0
         self.headers: dict[str, str] = {}
