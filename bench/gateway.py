@@ -3,7 +3,7 @@
 All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them; each round begins with another
 one, so that none always comes behind the one that has the most left to do. They begin when all have come to their pace. A gateway on Node halves its
 cost in its first ten seconds of load: what plain requests cost other gateways is therefore measured on freshly started ones too, and both are judged
-by the same target. CPU is the gateway's own, from /proc, for each request; the median of the rounds counts. Ratios are of medians.
+by the same target. CPU is the gateway's own, from /proc, for each request; the median of all loads counts. Ratios are of medians.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Measure:
     holds: str = ""
     """What a right answer holds: a figure for something that does not work would be worth nothing."""
     again: int = 0
-    """How many more times it is begun in a round, by those that `BESIDE` names. Only the times to the first token count of these."""
+    """How many more times it is loaded in a round, by those that `BESIDE` names."""
 
 
 BESIDE = ("upstream", "toolwire", "relay")
-"""Who is compared by the time to the first token: one beginning of 32 streams tells little, for it lasts some milliseconds of a busy machine."""
-FIRSTS = ("first_p50", "first_p99")
+"""Whose paced streams are compared by small ratios: 32 of them, which wait most of the time, tell little on a busy machine. Nor does one beginning of
+them, which lasts some milliseconds."""
 FRESH = ", just started"
 STEADY, MOST_WARM = 4, 20
 """A gateway has come to its pace when so many loads in a row brought no cheaper one (by more than a twentieth); and when to give up on that."""
@@ -69,11 +69,20 @@ MEASURES = (
     Measure("plain", chat("bench-plain", stream=False), 32, 1.2),
     Measure("paced", chat("bench-paced"), 32, 1.0, 32, again=4),
     Measure("burst", chat("bench-burst"), 32, 1.0),
-    Measure("prose, tools native", chat("bench-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
-    Measure("prose, tools emulated", chat("emulated-paced", tools=True), 32, 1.0, 32, only=("toolwire",)),
+    Measure("prose, tools native", chat("bench-paced", tools=True), 32, 1.0, 32, only=("toolwire",), again=4),
+    Measure("prose, tools emulated", chat("emulated-paced", tools=True), 32, 1.0, 32, only=("toolwire",), again=4),
     Measure("call, native", chat("bench-native-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
     Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
-    Measure("responses paced", {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False}, 32, 1.0, 32, RESPONSES, ("toolwire",)),
+    Measure(
+        "responses paced",
+        {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False},
+        32,
+        1.0,
+        32,
+        RESPONSES,
+        ("toolwire",),
+        again=4,
+    ),
 )
 ONE, PLAIN, BURST = MEASURES[0], MEASURES[1], MEASURES[3]
 FIRST = (replace(PLAIN, connections=4, seconds=0.7), replace(BURST, connections=4, seconds=0.7), *[replace(ONE, seconds=0.6)] * 3)
@@ -110,7 +119,6 @@ Figures = dict[tuple[str, str], dict[str, float]]
 
 def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[str]]:
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    begun: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
     lost: set[tuple[str, str]] = set()
     for target in targets:
@@ -133,20 +141,20 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
         for measure in MEASURES:
             order = (*targets[place:], *targets[:place])
             once_more = [target for target in order if target.name in BESIDE] * measure.again
-            for into, target in (*((found, one) for one in order), *((begun, one) for one in once_more)):
+            for target in (*order, *once_more):
                 key = (target.name, measure.name)
                 if (measure.only and target.name not in measure.only) or key in lost:
                     continue
                 try:
-                    into.setdefault(key, []).append(load(target, measure))
+                    found.setdefault(key, []).append(load(target, measure))
                 except Failed as error:
                     lost.add(key)
                     notes.append(f"failed: {error}")
-    return {key: _medians(rounds_, begun.get(key, [])) for key, rounds_ in found.items()}, notes
+    return {key: _medians(loads) for key, loads in found.items()}, notes
 
 
-def _medians(rounds: list[dict[str, float]], begun: list[dict[str, float]]) -> dict[str, float]:
-    return {name: median(one[name] for one in ([*rounds, *begun] if name in FIRSTS else rounds)) for name in rounds[0]}
+def _medians(loads: list[dict[str, float]]) -> dict[str, float]:
+    return {name: median(one[name] for one in loads) for name in loads[0]}
 
 
 def warm(target: Target) -> None:
@@ -175,12 +183,12 @@ def just_started(starts: Mapping[str, Callable[[int], Target]], upstream: int, r
             try:
                 for measure in FIRST:
                     load(target, measure)
-                found.setdefault((name, PLAIN.name + FRESH), []).append(_medians([load(target, PLAIN) for _ in range(3)], []))
+                found.setdefault((name, PLAIN.name + FRESH), []).append(_medians([load(target, PLAIN) for _ in range(3)]))
             except Failed as error:
                 notes.append(f"failed when it was just started: {error}")
             finally:
                 target.stop()
-    return {key: _medians(rounds_, []) for key, rounds_ in found.items()}, notes
+    return {key: _medians(loads) for key, loads in found.items()}, notes
 
 
 def crowd(target: Target, rounds: int) -> list[float]:
