@@ -79,8 +79,8 @@ class TracedRun(NamedTuple):
 
 
 class Trace(msgspec.Struct, eq=False, weakref=True):
-    """One turn. `grown` is told of every growth in bytes, and says whether the trace may go on. A struct, because it has many fields, most of which
-    few turns set."""
+    """One turn. `size` is what it begins with; `grown` is told of every growth in bytes, and says whether the trace may go on. A struct, because it
+    has many fields, most of which few turns set."""
 
     id: str
     api: Api

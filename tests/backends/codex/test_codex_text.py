@@ -134,14 +134,17 @@ async def test_failures_have_their_kind(make: Make, old_codex: str, provider: An
     assert len(provider.seen) == 1
 
 
-async def test_a_model_that_asks_for_this_machines_files_ends_its_turn(make: Make, old_codex: str, provider: Any, tmp_path: Path) -> None:
+async def test_a_model_that_asks_for_this_machines_files_gets_none(make: Make, old_codex: str, provider: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(base64.b64decode(IMAGE.partition(",")[2]))
     backend = await ready(make, old_codex)
     provider.play(provider.call("view_image", json.dumps({"path": str(secret)}), "call_v"), provider.text("I see."))
-    events = await gather(backend.run(turn()))
-    assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message and not said(events)
-    assert len(provider.seen) <= 2  # on a busy machine Codex is sometimes quicker than its interruption, as docs/codex.md says
+    events = []
+    async for batch in backend.run(turn()):
+        events += batch
+        await asyncio.sleep(0.5)  # a gateway that is busy with what it was told: Codex must have been stopped before
+    assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message
+    assert len(provider.seen) == 1
     target = tmp_path / "written"
     for name, arguments in {
         "apply_patch": {"input": f"*** Begin Patch\n*** Add File: {target}\n+x\n*** End Patch"},

@@ -119,6 +119,7 @@ async def _read(thread: Thread, reader: Reader, options: CodexOptions, tap: Fram
             thread.stuck()
             reader.close()
         if reader.trespass:
+            await thread.end(served=False)  # before anything is told of it: Codex is about to send the file
             raise ToolwireError("backend", "The model asked Codex to read a file of this machine, which Toolwire does not allow.")
         if reader.ended is not None:
             return [*batch, *reader.usage(), await ending(thread, reader, options)]

@@ -214,10 +214,7 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 
 def _is_stream(response: Reply, turn: Turn) -> bool:
     """Whether the answer comes in pieces: what says that it does, and what was asked to and does not say that it is one body."""
-    media = response.headers.get("content-type", "")
-    if media == "application/json":
-        return False
-    media = media.partition(";")[0].strip().lower()
+    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media == "text/event-stream" or (turn.stream and media != "application/json")
 
 
