@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_JOBS ?= 3
 NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
-SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx postgresql:/usr/lib/postgresql/*/bin/postgres \
+SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -19,7 +19,7 @@ install: $(VENV)/.core  ## the virtual environment, at .venv
 serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded default: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.clients $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
+test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
 
 coverage:  ## the same, and which lines were run
@@ -88,6 +88,12 @@ $(VENV)/.test: $(VENV)/.core
 $(VENV)/.clients: $(VENV)/bin/python tests/clients/requirements.txt
 	$(BIN)/python -m venv $(VENV)/clients
 	$(VENV)/clients/bin/python -m pip install -q -r tests/clients/requirements.txt
+	@touch $@
+
+# semantic-kernel needs other versions of packages that the clients above share.
+$(VENV)/.semantic-kernel: $(VENV)/bin/python tests/clients/requirements-semantic-kernel.txt
+	$(BIN)/python -m venv $(VENV)/semantic-kernel
+	$(VENV)/semantic-kernel/bin/python -m pip install -q -r tests/clients/requirements-semantic-kernel.txt
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.core

@@ -20,7 +20,7 @@ from toolwire.conform.catalogue import CATALOGUE
 from toolwire.conform.engine import Outcome, conform
 from toolwire.conform.probe import Probe
 from toolwire.conform.report import score, summary
-from toolwire.surfaces.terminal.shown import one_line
+from toolwire.surfaces.shown import one_line
 
 PAGE = HERE.parent / "docs" / "conform.md"
 BEGIN, END = "<!-- results: written by python -m bench.conform -->", "<!-- end of the results -->"

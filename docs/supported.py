@@ -14,8 +14,10 @@ from typing import Any
 from toolwire import parse
 from toolwire.backends import registry
 from toolwire.backends.base import Backend
+from toolwire.backends.openai.profiles import PASSABLE, VENDOR
 from toolwire.config import ToolSettings
 from toolwire.decode import chat, content, responses, tools
+from toolwire.decode.fields import MOST_NOTES
 from toolwire.emulate import dialects
 from toolwire.emulate.dialects.render import render
 from toolwire.errors import KINDS, ToolwireError
@@ -51,7 +53,7 @@ ONLY: dict[Api, frozenset[str]] = {
     ),
     "responses": frozenset(
         "input instructions previous_response_id generate text max_output_tokens reasoning truncation include "
-        "max_tool_calls background conversation prompt context_management".split()
+        "max_tool_calls background conversation prompt context_management access_programs image".split()
     ),
 }
 
@@ -130,12 +132,14 @@ def fields_of(api: Api) -> dict[str, Body]:
         "prompt_cache_options": {"ttl": "30m"},
         "context_management": [{"type": "compaction"}],
         "moderation": {"model": "omni-moderation-latest"},
+        "access_programs": {"cyber": "x"},
+        "image": {"context_compression": "auto"},
     }
     return {
         **{name: {name: value} for name, value in plain.items()},
         **{name: {} for name in ("model", "messages", "input")},
         "stream_options.include_obfuscation": {"stream": True, "stream_options": {"include_obfuscation": True}},
-        "reasoning.summary": {"reasoning": {"effort": "low", "summary": "auto"}},
+        **{f"reasoning.{name}": {"reasoning": {"effort": "low", name: "auto"}} for name in ("summary", "generate_summary", "context", "mode")},
         "text.verbosity": {"text": {"verbosity": "low"}},
         "stream_options": {"stream": True, "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False}},
         "tools": tools_beside,
@@ -322,29 +326,42 @@ def told(id: str, output: str = "x") -> Body:
     return {"type": "function_call_output", "call_id": id, "output": output}
 
 
+def chat_call(id: str) -> Body:
+    return {"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
 SAID: Body = {"role": "user", "content": "Go on."}
+SPOKE: Body = {"role": "assistant", "content": "Let me look."}
 HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     ("results in another order than their calls", "put in call order", [called("a"), called("b"), told("b"), told("a"), SAID]),
     (
-        "on Responses, words of the same answer between its calls",
-        "each result put behind its call",
-        [called("a"), {"role": "assistant", "content": "And now:"}, called("b"), told("a"), told("b"), SAID],
+        "on Responses, text or reasoning between the calls and their results",
+        "kept: one assistant message with the text and the calls, then the results",
+        [called("a"), called("b"), SPOKE, told("a"), told("b"), SAID],
     ),
-    ("a result before its call, or away from it", "moved behind its call", [called("a"), SAID, told("a")]),
-    ("several results for one call", "the last one holds", [called("a"), told("a"), told("a", "y"), SAID]),
-    ("a call without a result, and the conversation goes on", "a result that says so is put in", [called("a"), SAID]),
-    ("a call without a result at the end", "left open", [SAID, called("a")]),
+    (
+        "on chat, an assistant message after one with calls",
+        "both become one message",
+        [{"role": "assistant", "tool_calls": [chat_call("a")]}, SPOKE, {"role": "tool", "tool_call_id": "a", "content": "x"}, SAID],
+    ),
+    ("other messages between a call and its result", "the call moves down to its result", [called("a"), SAID, told("a")]),
+    ("a result before its call", "the result moves down to its call", [told("a"), SAID, called("a")]),
+    ("the same result again", "the first one holds", [called("a"), told("a"), SPOKE, told("a"), SAID]),
+    ("several different results for one call", "the last one holds", [called("a"), told("a"), told("a", "y"), SAID]),
+    ("a call without a result, and the conversation goes on", "a result that says so is added", [called("a"), SAID]),
+    ("no result for any call of the last step", "left open", [SAID, called("a")]),
     ("the same call twice", "the second is dropped", [called("a"), called("a"), told("a"), SAID]),
-    ("a call id again, after its result came", "told apart by an id of its own", [called("a"), told("a"), called("a"), told("a"), SAID]),
+    ("a call id again, after its result", "the call and its result get a new id", [called("a"), told("a"), called("a"), told("a"), SAID]),
     ("a call id again, for another call", "–", [called("a"), called("a", "g"), told("a"), SAID]),
-    ("a result whose call is nowhere", "–", [SAID, told("a")]),
+    ("a result without a call", "–", [SAID, told("a")]),
 )
 
 
 def heals_table() -> str:
     def row(history: str, rule: str, items: list[Body]) -> tuple[str, str, str]:
         try:
-            notes = responses.decode({"model": "m", "input": items}).notes
+            on_chat = any("tool_calls" in one for one in items)
+            notes = (chat.decode({"model": "m", "messages": items}) if on_chat else responses.decode({"model": "m", "input": items})).notes
         except ToolwireError as error:
             return history, "refused", f"error, `param` is `{error.failure.param}`"
         return history, rule, code(f"{name}={what}" for name, what in notes) or "nothing to report"
@@ -423,6 +440,7 @@ they say. The same words stand in the header `x-toolwire-report` of each answer.
 - **honoured**: done as OpenAI does it, by the model's server or by Toolwire.
 - **constrained**: the model is told of the tools, and its decoder is held to calls that fit their schema.
 - **emulated**: done by Toolwire where the model's server can not, see [emulation.md](emulation.md).
+- **passed**: sent on as it came to a server that may read it.
 - **ignored**: without effect, and the report says so.
 - **refused**: answered with an error that names the field.
 
@@ -449,9 +467,20 @@ On Responses:
 
 {fields_table("responses")}
 
-A field of the other API has no effect. Fields that OpenAI does not know pass, without effect, as `unknown_fields=ignored`. `toolChoice` and
-`parallelToolCalls` are read as `tool_choice` and `parallel_tool_calls`. For `openai` *honoured* means that the field goes upstream; what the
-upstream makes of it is its own affair. Fields that a [known server](servers.md) does not read are `ignored` there.
+A field of the other API has no effect. `toolChoice` and `parallelToolCalls` are read as `tool_choice` and `parallel_tool_calls`. For `openai`
+*honoured* means that the field goes upstream, whatever the upstream makes of it. Fields that a [known server](servers.md) does not read are `ignored`
+there. {code(sorted(PASSABLE))} go upstream to OpenAI's own servers, and to others by [`pass_fields`](configuration.md#backend--openai);
+`store` and `metadata` of a Responses request are Toolwire's own.
+
+`logprobs` and `top_logprobs` are ignored everywhere: tokens do not survive the scan for calls, so no answer carries them.
+
+Fields that OpenAI does not know are named in the report as `passed` or `ignored`, at most {MOST_NOTES} of them; names that do not fit into a header
+are reported together as `unknown_fields=ignored`. Passed on to every server but OpenAI's and Ollama's are {code(sorted(VENDOR))}.
+A passed field never replaces one that Toolwire sets itself.
+
+Members of messages, parts, input items and tools that nothing reads are reported by name too, for example `tools.defer_loading=ignored`,
+`messages.audio=ignored` or `input.content.annotations=ignored`. Reasoning that the client sends back is `input.reasoning=ignored` or
+`messages.reasoning_content=ignored` where the model does not get it.
 
 ## Tools
 
@@ -475,16 +504,18 @@ a call with an error, and the model goes on.
 
 {images()}
 
-## Histories that are healed
+## Histories that are repaired
 
-Agents lose results, send them twice or in odd places. Servers differ in what they take. Toolwire puts a history in order where that invents no facts,
-and says so in the report; on chat the field's name there is `messages`.
+A step is what the assistant did in one go: consecutive reasoning, texts and calls. Servers want the results of a step directly after it, but clients
+lose results, send them twice or send them elsewhere. Toolwire repairs such a history where that invents no facts, and names each repair in the
+report, under `input` or, on chat, `messages`. Messages keep their order, and a conversation that ends with a result still does.
 
 {heals_table()}
 
 ## JSON that is mended
 
-For emulated calls, on the way through, always forward: what was sent is never taken back. Anything else that is not JSON makes the block plain text.
+Slips in the arguments of calls are repaired on the way through; what was sent is never taken back. Anything else that is not JSON makes an emulated
+block plain text, and passes as it is in a native call.
 
 {slips_table()}
 

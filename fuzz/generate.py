@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from toolwire.emulate.dialects import DIALECTS, NONCE
 from toolwire.emulate.dialects.render import RENDER, render
 from toolwire.emulate.dialects.shapes import TOOL
+from toolwire.emulate.thoughts import THOUGHTS
 
 T = TypeVar("T")
 Case = dict[str, Any]
@@ -223,6 +224,7 @@ def parser_settings(rng: Random) -> Case:
         "unknown_tool": rng.choice(("text", "text", "forward", "error")),
         "checked": rng.random() < 0.5,
         "quoted": [],
+        "thoughts": rng.choice((None, False, False, True)),
         "reason": rng.choice(("eof", "eof", "length", "cancelled")),
     }
 
@@ -351,12 +353,22 @@ def _wrapped(rng: Random, name: str, written: str) -> str:
 ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (_one, _nested, _several, _tagged, _tagged, *[_wrapped] * 6)
 
 
+def thought(rng: Random, around: str = "") -> str:
+    """Reasoning as models mark it, not always closed."""
+    markers = rng.choice(THOUGHTS)
+    closer = markers.closer + rng.choice(("", "", *markers.then)) if rng.random() < 0.8 else ""
+    space = rng.choice(("", "\n", " ", "\n\n"))
+    return rng.choice(("", space)) + markers.opener + space + (around or rng.choice((prose, text))(rng)) + space + closer + space
+
+
 def model_text(rng: Random) -> str:
     """What a model may write: soup, calls between prose, or calls with accidents; now and then long enough to meet the limits."""
     kind = rng.random()
     if kind < 0.25:
         return text(rng, 14)
     whole = "".join(rng.choice((prose, text))(rng) + call_text(rng, rng.choice(RENDERED)) for _ in range(rng.randint(1, 3))) + prose(rng)
+    if rng.random() < 0.4:
+        whole = thought(rng, whole) if rng.random() < 0.5 else thought(rng) + whole
     if kind > 0.55:
         whole = mutated(rng, whole)
     if rng.random() < 0.03:

@@ -25,12 +25,16 @@ def holds(rule: str, expected: Any, got: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`law(rng)` draws one case and judges it. `shrinks`: the keys of a case that may be made smaller; the others are choices, not material."""
+    """`law(rng)` draws one case and judges it. `shrinks`: the keys of a case that may be made smaller; the others are choices, not material.
+
+    `cost`: how many cases of other laws one case stands for. A costly law is tried less often.
+    """
 
     draw: Callable[[Random], Case]
     judge: Callable[[Case], None]
     says: str
     shrinks: tuple[str, ...] = ("text", "cuts")
+    cost: int = 1
 
     def __call__(self, rng: Random) -> None:
         self.judge(self.draw(rng))

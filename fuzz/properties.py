@@ -5,7 +5,14 @@ The tests run a few hundred cases of each, `run.py` as many as one likes.
 
 from __future__ import annotations
 
-from fuzz import dialect_laws, scanner_laws, vault_laws, wire_laws
+from fuzz import consent_laws, dialect_laws, mutation_laws, scanner_laws, vault_laws, wire_laws
 from fuzz.law import Law
 
-PROPERTIES: dict[str, Law] = {**scanner_laws.LAWS, **dialect_laws.LAWS, **vault_laws.LAWS, **wire_laws.LAWS}
+PROPERTIES: dict[str, Law] = {
+    **scanner_laws.LAWS,
+    **dialect_laws.LAWS,
+    **mutation_laws.LAWS,
+    **vault_laws.LAWS,
+    **consent_laws.LAWS,
+    **wire_laws.LAWS,
+}

@@ -50,7 +50,8 @@ def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
 
 
 def _slices(names: list[str], seed: int, cases: int) -> list[Slice]:
-    each = {name: cases // len(names) + (place < cases % len(names)) for place, name in enumerate(names)}
+    whole = sum(1 / PROPERTIES[name].cost for name in names)
+    each = {name: max(1, round(cases / PROPERTIES[name].cost / whole)) for name in names}
     found = [(name, seed, first, min(SLICE, total - first)) for name, total in each.items() for first in range(0, total, SLICE)]
     return sorted(found, key=lambda work: work[2])  # the laws take turns, so that an early stop has tried them all
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 from typing import Any
 
@@ -11,8 +12,9 @@ from fuzz.law import Broken, Case, Law, holds
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.freeform import INPUT, Unwrap, wrap
 from toolwire.emulate.scanner import Limits, ToolCallParser, parse
+from toolwire.emulate.thoughts import THOUGHTS
 from toolwire.encode.sse import scrub
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
 from toolwire.turn import ToolSpec
 
 Plain = list[list[Any]]
@@ -27,11 +29,12 @@ def exact(value: Any) -> str:
 def plain(events: list[Event]) -> Plain:
     out: Plain = []
     for event in events:
-        if isinstance(event, Text):
-            if out and out[-1][0] == "text":
+        if isinstance(event, Text | Thought):
+            kind = "text" if isinstance(event, Text) else "thought"
+            if out and out[-1][0] == kind:
                 out[-1][1] += event.text
             else:
-                out.append(["text", event.text])
+                out.append([kind, event.text])
         elif isinstance(event, CallBegin):
             out.append(["begin", event.index, event.name])
         elif isinstance(event, CallArgs):
@@ -42,7 +45,7 @@ def plain(events: list[Event]) -> Plain:
         elif isinstance(event, CallEnd):
             out.append(["end", event.index, event.status, list(event.issues)])
         else:
-            raise Broken("the scanner produces texts and calls only", "Text or a call", event)
+            raise Broken("the scanner produces texts, thoughts and calls only", "Text, Thought or a call", event)
     return out
 
 
@@ -60,7 +63,14 @@ def _parser(case: Case) -> ToolCallParser:
         Limits(*case["limits"]) if case["limits"] else None,
         unknown_tool=case["unknown_tool"],
         check=_odd_length if case["checked"] else None,
+        thoughts=_thoughts(case),
     )
+
+
+def _thoughts(case: Case) -> Any:
+    """Whether the request mentions a marker is a constant of the case; None: reasoning is not split."""
+    mentioned = case.get("thoughts")
+    return None if mentioned is None else lambda marker: mentioned
 
 
 def scan(case: Case, pieces: list[str]) -> tuple[Plain, list[str]]:
@@ -96,7 +106,7 @@ def judge_splits(case: Case) -> None:
 def judge_one_shot(case: Case) -> None:
     options = {key: case[key] for key in ("arguments", "nonce", "quoted", "unknown_tool")}
     limits = Limits(*case["limits"]) if case["limits"] else None
-    whole = plain(parse(case["text"], case["tools"], case["dialects"], limits=limits, **options))
+    whole = plain(parse(case["text"], case["tools"], case["dialects"], limits=limits, thoughts=_thoughts(case), **options))
     streamed = scan({**case, "checked": False, "reason": "eof"}, generate.pieces(case["text"], case["cuts"]))[0]
     holds("one shot is the stream", whole, streamed)
 
@@ -104,29 +114,52 @@ def judge_one_shot(case: Case) -> None:
 # --- nothing is lost ---------------------------------------------------------------------------------------------------------------------------
 
 
+_MARKUP = re.compile("|".join([r"\s", *(re.escape(mark) for one in THOUGHTS for mark in (one.opener, one.closer, *one.then))]))
+
+
+def _markup_end(text: str, start: int) -> int:
+    while (found := _MARKUP.match(text, start)) is not None:
+        start = found.end()
+    return start
+
+
+def _end_of(text: str, start: int, piece: str) -> int | None:
+    """Where a piece that begins at `start` ends. Thoughts that follow each other come out as one piece: markers may be in between."""
+    place = start
+    for character in piece:
+        if text[place : place + 1] != character:
+            place = _markup_end(text, place)
+        if text[place : place + 1] != character:
+            return None
+        place += 1
+    return place
+
+
 def judge_nothing_lost(case: Case) -> None:
-    """Every text that comes out stands in the input, in its order, and only calls stand between: the first is its beginning, the last its end."""
+    """Every text and thought that comes out is in the input, in its order; between two of them are only calls and the markers of thoughts."""
     text = case["text"]
-    events = scan(case, generate.pieces(text, case["cuts"]))[0]
-    segments = [""]
+    events = [event for event in scan(case, generate.pieces(text, case["cuts"]))[0] if event[0] in ("text", "thought", "begin")]
+    if case.get("thoughts") is None and all(event[0] == "text" for event in events):
+        holds("without calls the text is the input", text, "".join(event[1] for event in events))
+        return
+    places, called = {0}, False  # where the last event may have ended
     for event in events:
         if event[0] == "begin":
-            segments.append("")
-        elif event[0] == "text":
-            segments[-1] += event[1]
-    if len(segments) == 1:
-        holds("without calls the text is the input", text, segments[0])
-        return
-    if not text.startswith(segments[0]):
-        raise Broken("the text before the first call is the beginning of the input", text, segments)
-    position = len(segments[0])
-    for segment in segments[1:-1]:
-        place = text.find(segment, position + 1)
-        if place < 0:
-            raise Broken("the text between calls stands in the input, in its order", text, segments)
-        position = place + len(segment)
-    if not text.endswith(segments[-1]) or position + len(segments[-1]) >= len(text):
-        raise Broken("the text behind the last call is the end of the input", text, segments)
+            called = True
+            continue
+        piece = event[1]
+        if called:
+            starts = {found.start() for found in re.finditer(f"(?={re.escape(piece)})", text) if found.start() > min(places)}
+        else:
+            starts = {start for place in places for start in range(place, _markup_end(text, place) + 1) if text.startswith(piece, start)}
+        ends = {start + len(piece) for start in starts}
+        if not ends and event[0] == "thought":
+            ends = {end for place in places if (end := _end_of(text, _markup_end(text, place), piece)) is not None}
+        places, called = ends, False
+        if not places:
+            raise Broken("texts and thoughts are in the input, in their order", text, events)
+    if not called and not any(_markup_end(text, place) == len(text) for place in places):
+        raise Broken("what comes after the last call is the end of the input", text, events)
 
 
 def judge_legal(case: Case) -> None:
@@ -148,6 +181,7 @@ def judge_legal(case: Case) -> None:
         else:
             holds("text comes between calls", -1, open_call)
             texts += 1
+            holds("without the setting there are no thoughts", True, event[0] == "text" or case.get("thoughts") is not None)
     holds("every call ends", -1, open_call)
     if case["limits"]:
         holds("there are no more calls than the limit allows", True, count <= case["limits"][2])
@@ -171,6 +205,7 @@ def _is_object(written: str) -> None:
 
 def judge_off(case: Case) -> None:
     """Without tools, or without a dialect, every piece goes through at once and untouched."""
+    case = {**case, "thoughts": None}
     for settings in ({**case, "tools": [], "unknown_tool": "text"}, {**case, "dialects": []}):
         parser = _parser(settings)
         for piece in generate.pieces(case["text"], case["cuts"]):

@@ -1,22 +1,27 @@
-"""The dependencies, looked over. Run by `make lint`.
+"""Checks the dependencies. Run by `make lint`.
 
 - Every dependency and every extra that people install has a lowest version and an upper bound.
 - What the tests, the linters and the builds use is pinned exactly, and is what is installed here.
 - What is installed fits together (`pip check`).
-- Nothing that is installed has a known vulnerability, by the data that PyPI publishes (and pip-audit reads). Where PyPI can not be reached, that step
-  is left out, and says so: everything else works without a network.
+- Every package of an npm lock file has an integrity hash, and no lock file or requirements file names a registry.
+- Nothing that is installed has a known vulnerability, by the data that PyPI publishes (and pip-audit reads).
+
+The last check needs PyPI's JSON API. Where it cannot be reached, or a mirror does not serve it, the audit says
+`NOT CHECKED` and passes: nothing else here needs a network. Set `AUDIT=required` where the data must be there. In CI
+(`CI=true`) data that can be had, but is empty, garbled or incomplete, is a failure.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -31,18 +36,33 @@ ACCEPTED: dict[str, str] = {}
 """Vulnerabilities that do not touch Toolwire, by their id, each with the reason."""
 SOURCE = PyPI.url.rstrip("/") + "/pypi/{name}/{version}/json"
 WITHIN_S = 5.0
+CANARY = ("jinja2", "2.4.1")
+"""A release with known vulnerabilities: where the data has none for it, the data is empty."""
+UNHASHED = {
+    "tests/agents/opencode/package-lock.json": re.compile(r"node_modules/opencode-(?:darwin|windows|linux-arm64|linux-x64(?:-baseline)?-musl)\b.*"),
+}
+"""Packages of other platforms that the registry, from which the lock file was made, does not carry: they have no hash."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*?)\s*(?:;.*)?")
+
+
+class NoData(Exception):
+    """There is no vulnerability data here: PyPI cannot be reached, or a mirror does not serve it."""
+
+
+class BadData(Exception):
+    """There is vulnerability data, and it cannot be right."""
 
 
 def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    problems = [*ranges(project), *pins(project), *fitting()]
-    found, skipped = vulnerabilities()
+    problems = [*ranges(project), *pins(project), *fitting(), *locks(ROOT)]
+    found, unchecked, is_bad = checked(installed())
     for line in (*problems, *found):
         print(f"audit: {line}", file=sys.stderr)
-    if skipped:
-        print(f"audit: known vulnerabilities were not looked up: {skipped}")
-    return 1 if problems or found else 0
+    if unchecked:
+        print(f"audit: NOT CHECKED for known vulnerabilities: {unchecked}", file=sys.stderr)
+    needed = os.environ.get("AUDIT") == "required" or (is_bad and os.environ.get("CI", "").lower() in ("1", "true"))
+    return 1 if problems or found or (unchecked and needed) else 0
 
 
 def ranges(project: dict[str, Any]) -> Iterator[str]:
@@ -90,31 +110,85 @@ def fitting() -> list[str]:
     return [] if told.returncode == 0 else [line for line in (told.stdout or told.stderr).splitlines() if line.strip()]
 
 
-def vulnerabilities() -> tuple[list[str], str]:
-    """What is known of what is installed; and why nothing could be asked, where nothing could."""
-    installed = sorted({(one.metadata["Name"], one.version) for one in distributions() if one.metadata["Name"] not in (None, "toolwire")})
+def locks(root: Path) -> Iterator[str]:
+    """Complaints about npm lock files and requirements files."""
+    for path in sorted(root.glob("tests/**/package-lock.json")):
+        name = path.relative_to(root).as_posix()
+        if "node_modules" in path.parts:
+            continue
+        for place, package in json.loads(path.read_text("utf-8")).get("packages", {}).items():
+            excused = UNHASHED.get(name)
+            if place and "integrity" not in package and not package.get("link") and not (excused and excused.fullmatch(place)):
+                yield f"{name}: {place} has no integrity hash; npm view {place.rpartition('node_modules/')[2]} dist.integrity"
+            if "://" in str(package.get("resolved", "")):
+                yield f"{name}: {place} names a registry: remove its `resolved`"
+    for path in sorted(root.glob("tests/**/requirements*.txt")):
+        for line in path.read_text("utf-8").splitlines():
+            if re.search(r"://|^\s*(?:-i|-f|--(?:extra-)?index-url|--find-links)\b", line.partition("#")[0]):
+                yield f"{path.relative_to(root).as_posix()}: names a registry: {line.strip()}"
+
+
+def installed() -> list[tuple[str, str]]:
+    return sorted({(one.metadata["Name"], one.version) for one in distributions() if one.metadata["Name"] not in (None, "toolwire")})
+
+
+Fetch = Callable[[str, str], bytes]
+
+
+def checked(packages: list[tuple[str, str]], fetch: Fetch | None = None) -> tuple[list[str], str, bool]:
+    """Known vulnerabilities of these packages; what was not checked, and why; and whether that is the data's fault."""
+    fetch = fetch or fetched
     try:
-        urllib.request.urlopen(SOURCE.format(name="pip", version=version("pip")), timeout=WITHIN_S).close()
-    except urllib.error.HTTPError as error:
-        return [], f"PyPI answered {error.code}"
-    except (OSError, PackageNotFoundError) as error:
-        return [], f"PyPI can not be reached ({getattr(error, 'reason', error)})"
+        if not vulnerabilities(CANARY, fetch):
+            return [], f"the data of PyPI is empty: it knows nothing of {' '.join(CANARY)}", True
+    except NoData as error:
+        return [], str(error), False
+    except BadData as error:
+        return [], f"the data of PyPI cannot be read: {error}", True
+    found: list[str] = []
+    unknown, unread = [], []
     with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda one: known(*one), installed))
-    missing = sum(answer is None for answer in answers)
-    found = [line for answer in answers for line in answer or ()]
-    return found, f"{missing} of {len(installed)} packages" if missing else ""
+        for package, answer in zip(packages, threads.map(lambda one: _asked(one, fetch), packages), strict=True):
+            if isinstance(answer, NoData):
+                unknown.append(package[0])
+            elif isinstance(answer, BadData):
+                unread.append(package[0])
+            else:
+                found += answer
+    missing = [
+        f"{len(names)} of {len(packages)} packages {why} ({', '.join(names[:5])} …)"
+        for names, why in ((unknown, "are not known to PyPI"), (unread, "could not be read"))
+        if names
+    ]
+    return found, "; ".join(missing), bool(unread) or len(unknown) > len(packages) // 2
 
 
-def known(name: str, release: str) -> list[str] | None:
-    """The vulnerabilities of a release; None: they could not be asked for."""
+def _asked(package: tuple[str, str], fetch: Fetch) -> list[str] | NoData | BadData:
     try:
-        with urllib.request.urlopen(SOURCE.format(name=name, version=release), timeout=WITHIN_S) as answer:
-            listed = json.load(answer).get("vulnerabilities") or []
-    except (OSError, ValueError):
-        return None
-    living = [one for one in listed if not one.get("withdrawn") and not {one["id"], *one.get("aliases", ())} & set(ACCEPTED)]
-    return [f"{name} {release}: {one['id']} ({', '.join(one.get('fixed_in') or ['no release'])} mends it)" for one in living]
+        return vulnerabilities(package, fetch)
+    except (NoData, BadData) as error:
+        return error
+
+
+def fetched(name: str, release: str) -> bytes:
+    with urllib.request.urlopen(SOURCE.format(name=name, version=release), timeout=WITHIN_S) as answer:
+        return bytes(answer.read())
+
+
+def vulnerabilities(package: tuple[str, str], fetch: Fetch) -> list[str]:
+    name, release = package
+    try:
+        listed = json.loads(fetch(name, release))["vulnerabilities"]
+        living = [one for one in listed if not one.get("withdrawn") and not {one["id"], *one.get("aliases", ())} & set(ACCEPTED)]
+        return [f"{name} {release}: {one['id']} (fixed in {', '.join(one.get('fixed_in') or ['no release'])})" for one in living]
+    except urllib.error.HTTPError as error:
+        if error.code in (403, 404, 405):
+            raise NoData(f"this registry answers {error.code} for {name} {release}: it has no vulnerability data") from None
+        raise BadData(f"{name} {release}: status {error.code}") from None
+    except OSError as error:
+        raise NoData(f"PyPI cannot be reached ({getattr(error, 'reason', error)})") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadData(f"{name} {release}: {type(error).__name__}") from None
 
 
 if __name__ == "__main__":

@@ -200,13 +200,18 @@ def compare(output: str, shown: Block | None) -> None:
                 assert one == other
 
 
+APART = {"agents": "python", "haystack": "python", "langchain_openai": "python", "pydantic_ai": "python", "semantic_kernel": "semantic-kernel"}
+"""The modules of Python clients that have an environment apart, and which."""
+
+
 def interpreter(block: Block) -> str:
-    """Python clients have an environment of their own."""
-    if not re.search(r"(?m)^(from|import) (agents|langchain_openai|pydantic_ai)\b", block.text):
+    found = re.search(rf"(?m)^(?:from|import) ({'|'.join(APART)})\b", block.text)
+    if found is None:
         return sys.executable
-    if not installed().python.exists():
-        missing("The environment of the Python clients")
-    return str(installed().python)
+    python = installed().pythons[APART[found[1]]]
+    if not python.exists():
+        missing(f"The environment of {found[1]}")
+    return str(python)
 
 
 @pytest.mark.parametrize("block", of_language("python"), ids=str)

@@ -27,6 +27,7 @@ INTERRUPTED = 130
 NO_READER = 141
 """As a shell tells of a program whose output nobody reads any more."""
 MOST_ROWS = 16
+WIDEST = 1000
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -148,6 +149,7 @@ def _models(arguments: argparse.Namespace) -> int:
 async def _prepared(gateway: Gateway, then: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Lets every backend find out what it can do; one that can not be reached is shown as it would like to be."""
     from toolwire.errors import ToolwireError
+    from toolwire.surfaces.shown import one_line
 
     try:
         await gateway.start()
@@ -155,7 +157,7 @@ async def _prepared(gateway: Gateway, then: Callable[[], list[dict[str, Any]]]) 
             try:
                 await backend.prepare()
             except ToolwireError as error:
-                print(f"toolwire: {backend.id}: {error}", file=sys.stderr)
+                print(f"toolwire: {one_line(f'{backend.id}: {error}', WIDEST)}", file=sys.stderr)
         return then()
     finally:
         await gateway.close()
@@ -322,7 +324,9 @@ def _complain(line: str, format: str) -> None:
 
         print(as_object({"event": "log", "level": "error", "logger": "toolwire", "message": line}), file=sys.stderr)
     else:
-        print(f"toolwire: {line}", file=sys.stderr)
+        from toolwire.surfaces.shown import clean
+
+        print(f"toolwire: {clean(line)}", file=sys.stderr)
 
 
 def _broken_outputs() -> list[TextIO]:

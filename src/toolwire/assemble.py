@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped, Event
-from toolwire.partial import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, mend
+from toolwire.partial import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, Repair, mend
 
 __all__ = ["CONTRADICTED", "EVERY_NAME", "NOT_JSON", "NOT_OBJECT", "CallAssembler", "Fragment", "PartialCall", "mend"]
 
@@ -61,8 +61,10 @@ class CallAssembler:
     """Fragments in, events out. `names` are the declared tools; None: a name is whole when arguments come with it or after it.
 
     `ordered=False` sends every call's events as they come, and neither waits for ids nor judges arguments: for callers whose wire
-    numbers its fragments. `rename` gives the name that a call begins with. `reason` is why the run ends, where that is known before its last calls.
-    `changes` counts what fragments have changed, `held` the characters that wait, `size` all that is kept.
+    numbers its fragments. `rename` gives the name that a call begins with. `repair` makes what the arguments of a function
+    go through. `reason` is why the run ends, where that is known before its last calls. `changes` counts what fragments
+    have changed, `held` the characters that wait, `size` all that is kept. `truncated`: a call broke off; `lost`: arguments
+    came after their call had ended with none.
     """
 
     def __init__(
@@ -71,8 +73,11 @@ class CallAssembler:
         names: Container[str] | None = None,
         ordered: bool = True,
         rename: Callable[[str], str] | None = None,
+        repair: Callable[[], Repair] | None = None,
     ) -> None:
         self.calls: list[PartialCall] = []
+        self.truncated = self.lost = False
+        self._repair = repair
         self.reason = ""
         self.changes = self.held = self.size = 0
         self._rename = rename
@@ -90,6 +95,11 @@ class CallAssembler:
         """Whether a call has begun, or waits to, that has not ended."""
         return self._head < len(self.calls) if self._ordered else any(not call.ended for call in self.calls)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether an open call's arguments are not complete: more of them may come."""
+        return any(call.pieces and call.kind == "function" and not call.is_closed() for call in self.calls[self._head :])
+
     def add(self, fragment: Fragment) -> list[Event]:
         arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
         if bare and fragment.index is not None and type(arguments) is str and not fragment.complete and not self._cumulative:
@@ -100,7 +110,9 @@ class CallAssembler:
                 call.sent += 1
                 self.changes += 1
                 self.size += len(arguments)
-                return [CallArgs(call.number, arguments)]
+                if call.repair is not None:
+                    arguments = call.repair.feed(arguments)
+                return [CallArgs(call.number, arguments)] if arguments else []
         return [] if bare and arguments is None else self._add(fragment)
 
     def settle(self) -> list[Event]:
@@ -173,6 +185,8 @@ class CallAssembler:
         call = PartialCall(fragment.kind, fragment.index)
         if not self._ordered:
             call.number = len(self.calls)
+        if self._repair is not None and fragment.kind == "function":
+            call.repair = self._repair()
         self.calls.append(call)
         self.changes += 1
         self.size += CALL_SIZE
@@ -236,7 +250,9 @@ class CallAssembler:
         if not text:
             return 0
         if (call.ended or call.complete) and (self._ordered or not fragment.complete):
-            return len(text) if text.strip() else 0
+            late = len(text) if text.strip() else 0
+            self.lost = self.lost or (bool(late) and call.hollow)
+            return late
         self._keep(call, text)
         return 0
 
@@ -284,17 +300,26 @@ class CallAssembler:
             text = "".join(call.pieces[call.sent :])
             call.sent = len(call.pieces)
             self.held -= len(text)
-            out.append(CallArgs(call.number, text))
+            if call.repair is not None:
+                text = call.repair.feed(text)
+            if text:
+                out.append(CallArgs(call.number, text))
 
     def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
         if call.half:
             self._keep(call, mend(call.half, "", more=False)[0])
             call.half = ""
         self._send(call, out, force=True)
+        if call.repair is not None:
+            call.hollow = call.repair.hollow
+            if tail := call.repair.finish():
+                out.append(CallArgs(call.number, tail))
         call.ended = True
         if self._ordered:
             self._head += 1
-            out.append(call.verdict(reason))
+            verdict = call.verdict(reason)
+            self.truncated = self.truncated or verdict.status == "truncated"
+            out.append(verdict)
         else:
             out.append(CallEnd(call.number, issues=tuple(call.issues)))
 

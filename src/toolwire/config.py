@@ -57,6 +57,7 @@ class ToolSettings:
     unknown_tool: Literal["text", "forward", "error"] = "text"
     arguments: Literal["auto", "eager", "validated"] = "auto"
     strict_sentinel: bool = False
+    reasoning: Literal["split", "text"] = "split"
     output_mode: Literal["openai-json", "obsidian-xml"] = "openai-json"
     delimiter: str = ""
 

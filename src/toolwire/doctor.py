@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from toolwire.config import Settings
 from toolwire.discover import KEYS, SERVERS, address, is_key, key_in
+from toolwire.surfaces.shown import one_line
 
 if TYPE_CHECKING:
     from toolwire.gateway.catalog import Catalog
@@ -22,6 +23,7 @@ Mark = Literal["ok", "missing", "problem"]
 LOOK_S = 30.0
 LISTEN_S = 1.0
 SHOWN = 4
+WIDEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +254,13 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as a page for people."""
+    """The findings as a page for people. Names and errors come from servers: nothing in them can drive the terminal."""
     signs = {"ok": "✓", "missing": "–", "problem": "✗"}
-    width = max((len(finding.subject) for finding in findings), default=0)
+    subjects = [one_line(finding.subject) for finding in findings]
+    width = max(map(len, subjects), default=0)
     lines = []
-    for finding in findings:
-        lines.append(f"{signs[finding.mark]} {finding.subject.ljust(width)}  {finding.told}")
+    for subject, finding in zip(subjects, findings, strict=True):
+        lines.append(f"{signs[finding.mark]} {subject.ljust(width)}  {one_line(finding.told, WIDEST)}")
         if finding.fix:
-            lines.append(f"  {' ' * width}  → {finding.fix}")
+            lines.append(f"  {' ' * width}  → {one_line(finding.fix, WIDEST)}")
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Protocol
 
 from toolwire.events import CallEnd, CallKind, CallStatus
 
@@ -26,11 +26,28 @@ def mend(half: str, text: str, more: bool) -> tuple[str, str]:
     return (text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")), half
 
 
+class Repair(Protocol):
+    """Turns the pieces of a call's arguments into what is sent (`emulate.native.NativeArguments`)."""
+
+    cut: bool
+
+    @property
+    def issues(self) -> tuple[str, ...]: ...
+
+    @property
+    def hollow(self) -> bool: ...
+
+    def feed(self, text: str) -> str: ...
+
+    def finish(self) -> str: ...
+
+
 class PartialCall:
     """A call as far as it came. `arguments` may be read at any time; `number` is its place among the calls, -1 before it has one."""
 
     __slots__ = (
-        *("alias", "begun", "complete", "ended", "half", "id", "index", "issues", "kind", "name", "number", "pieces", "sent", "solid"),
+        *("alias", "begun", "complete", "ended", "half", "hollow", "id", "index", "issues", "kind", "name", "number", "pieces"),
+        *("repair", "sent", "solid"),
         *("_depth", "_in_string", "_scanned", "_skip", "_started"),
     )
 
@@ -46,6 +63,8 @@ class PartialCall:
         self.half = ""
         self.begun = self.ended = self.complete = False
         self.solid = False  # more than white space has come
+        self.repair: Repair | None = None
+        self.hollow = False  # it ended without arguments of its own
         self.issues: list[str] = []
         self._scanned = self._depth = 0
         self._started = self._in_string = self._skip = False
@@ -103,6 +122,10 @@ class PartialCall:
         """How the call ended, given why the run ended. Empty arguments are fine: the wire writes them as `{}`."""
         issues = list(self.issues)
         text = self.arguments if self.kind == "function" else ""
+        repair, repaired = self.repair, self.repair.issues if self.repair is not None else ()
+        if repair is not None and repaired:
+            again: Repair = type(repair)()  # the splits do not matter: this is what was sent
+            text = again.feed(text) + again.finish()
         if text.strip():
             try:
                 if not isinstance(_STRICT.decode(text), dict):
@@ -111,7 +134,10 @@ class PartialCall:
                 issues.append(NOT_JSON)
         status: CallStatus = "ok"
         if issues:
-            status = "truncated" if reason in _CUT_REASONS and issues == [NOT_JSON] else "invalid"
+            cut = reason in _CUT_REASONS or (repair is not None and repair.cut)
+            status = "truncated" if cut and issues == [NOT_JSON] else "invalid"
+        elif repaired:
+            return CallEnd(self.number, "repaired", repaired)
         elif reason in _CUT_REASONS and self.kind == "custom" and not self.complete:
             status = "truncated"
         return CallEnd(self.number, status, tuple(issues))

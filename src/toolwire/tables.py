@@ -7,10 +7,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.dialects import DEFAULT
+from toolwire.surfaces.shown import one_line
 
 if TYPE_CHECKING:
     from toolwire.backends.base import Capabilities, Strategy
     from toolwire.gateway.catalog import Catalog
+
+
+WIDEST = 1000
 
 
 def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
@@ -35,7 +39,7 @@ def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as their widest cell."""
-    rows = list(rows)
+    """Lines with columns as wide as their widest cell. Names come from servers: nothing in a cell can drive the terminal."""
+    rows = [[one_line(cell, WIDEST) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

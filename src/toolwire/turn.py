@@ -211,6 +211,8 @@ class Turn:
     """Dispositions that decode itself decided, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Request fields as the client wrote them that a Responses object repeats (tools, tool_choice, text, reasoning, truncation, …)."""
+    rest: Mapping[str, Json] = field(default_factory=dict)
+    """Top-level fields that decode does not read, as the client wrote them. The plan leaves only those that the backend passes on."""
     caller: str = ""
     """Whose request it is: what an agent keeps of one caller's conversation is not another's."""
     constraint: Constraint | None = None

@@ -571,9 +571,14 @@ def test_tools_and_the_choice_among_them() -> None:
     assert "tool_choice" not in body and "parallel_tool_calls" not in body
     assert render(turn(tool_choice=ToolChoice("required", "search")), "m")["tool_choice"] == {"type": "function", "function": {"name": "search"}}
     assert render(turn(tool_choice=ToolChoice("none")), "m")["tool_choice"] == "none"
-    allowed = render(turn(tool_choice=ToolChoice("required", allowed=("search",)), parallel=False), "m")
+    choice = turn(tool_choice=ToolChoice("required", allowed=("search",)), parallel=False)
+    allowed = render(choice, "m", OpenAIOptions(base_url="http://127.0.0.1/v1"))
     assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search"]
     assert allowed["tool_choice"] == "required" and allowed["parallel_tool_calls"] is False
+    named = {"type": "function", "function": {"name": "search"}}
+    allowed = render(choice, "m")  # OpenAI itself takes it
+    assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search", "read_note"]
+    assert allowed["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
     sent = render(turn(sent=frozenset({"tool_choice", "parallel_tool_calls"})), "m")
     assert sent["tool_choice"] == "auto" and sent["parallel_tool_calls"] is True
     assert "tool_choice" not in render(turn(tools=(), tool_choice=ToolChoice("none"), sent=frozenset({"tool_choice"})), "m")

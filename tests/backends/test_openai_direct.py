@@ -262,6 +262,37 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
         assert server.connections == 2
 
 
+LATE = WHOLE.replace(b"hi", b"no")
+
+
+@pytest.mark.parametrize("late", [LATE, LATE[:9], b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"])
+@pytest.mark.parametrize("read", [True, False], ids=["read by the loop", "in the socket only"])
+@pytest.mark.parametrize("proxied", [False, True], ids=["direct", "aiohttp"])
+async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(late: bytes, read: bool, proxied: bool) -> None:
+    idle: list[asyncio.StreamWriter] = []
+
+    async def answer(streams: Streams, number: int) -> None:
+        streams[1].write(WHOLE)
+        idle.append(streams[1])
+
+    async with serving(answer) as (_, server):
+        ways = carrier.Carrier(proxy_from_env=proxied)
+        try:
+            for number in (1, 2, 3):
+                request = to(server.port)
+                reply = await ways.post(URL(f"http://127.0.0.1:{server.port}/v1/chat?x=1"), {}, request, b"{}")
+                said = b""
+                while block := await reply.read():
+                    said += block
+                reply.release()
+                assert (reply.status, said, server.connections) == (200, b"hi", number)
+                idle[-1].write(late)  # loopback: it is in the other socket at once, and the loop has not looked there
+                if read:
+                    await asyncio.sleep(0.02)
+        finally:
+            await ways.leave(None)
+
+
 async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_again_on_that_connection() -> None:
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
@@ -284,8 +315,9 @@ async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_
 
 
 @pytest.mark.parametrize("behind", [b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\n\r\nabc", b"HTTP/1.1 200 OK\r\nContent-Le", b"nonsense"])
-async def test_what_comes_behind_a_whole_answer_is_nobodys(behind: bytes) -> None:
-    async with serving(writes(WHOLE + behind)) as (client, server):
+@pytest.mark.parametrize("whole", [WHOLE, CHUNKED + b"2\r\nhi\r\n0\r\n\r\n"], ids=["length", "chunks"])
+async def test_what_comes_behind_a_whole_answer_is_nobodys(whole: bytes, behind: bytes) -> None:
+    async with serving(writes(whole + behind)) as (client, server):
         for number in (1, 2):
             assert await asked(client, to(server.port)) == (200, b"hi")
             assert server.connections == number

@@ -12,6 +12,7 @@ import pytest
 from toolwire.backends.openai import PROFILES, OpenAIBackend, OpenAIOptions
 from toolwire.backends.openai.refusals import REFUSALS, refused
 from toolwire.backends.openai.ways import FORGET_S, Ways
+from toolwire.errors import ToolwireError
 from toolwire.events import Event, Failure, Finish, Text
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, completion
 from toolwire.turn import Constraint, Message, TextPart, ToolChoice, ToolSpec, Turn
@@ -298,14 +299,21 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
     def script(request: Recorded) -> Reply:
         if request.body.get("tool_choice") == "required":
             return Reply.error(404, "No endpoints found that support the provided 'tool_choice' value.")
-        return Reply.body(completion(answer("Hello")))
+        return Reply.body(completion(answer("Hello") if silent else answer(calls=[("c1", "clock", "{}")])))
 
-    async with serving(script) as (backend, upstream):
-        backend.ways.refuse("constraint")
-        said = await table.serve(backend).answer("chat", {"messages": [{"role": "user", "content": "?"}], "tools": [TOOL], "tool_choice": "required"})
-        assert "tool_choice=ignored" in dict(said.headers)[b"x-toolwire-report"].decode() and b"Hello" in said.body
-        chats = [request.body for request in upstream.requests if request.path.endswith("/chat/completions")]
-        assert [("tools" in body, body.get("tool_choice")) for body in chats] == [(True, "required"), (True, None)]
+    for silent in (False, True):
+        asked = {"messages": [{"role": "user", "content": "?"}], "tools": [TOOL], "tool_choice": "required"}
+        async with serving(script) as (backend, upstream):
+            backend.ways.refuse("constraint")
+            if silent:
+                with pytest.raises(ToolwireError, match="did not call a tool, also when asked again"):
+                    await table.serve(backend).answer("chat", asked)
+            else:
+                said = await table.serve(backend).answer("chat", asked)
+                assert dict(said.headers)[b"x-toolwire-report"] == b"tool_choice=emulated" and b'"clock"' in said.body
+            chats = [request.body for request in upstream.requests if request.path.endswith("/chat/completions")]
+            told = [("tools" in body, body.get("tool_choice")) for body in chats]
+            assert told == [(True, "required"), (True, None), *[(True, None)] * silent]
 
 
 # --- an answer in a form, beside tools -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // What the programs share: the tools, and the reading of jobs and writing of results.
 //
 // A program reads {"baseURL", "jobs": [{"api", "model", "stream", "baseURL"?, …}]} from stdin and prints a list of results, one for each job, in order:
-// {"steps": [{"text", "calls": [{"id", "name", "arguments"}], "finish", "usage"}], "error": null | {"name", "status", "message"}}
+// {"steps": [{"text", "calls": [{"id", "name", "arguments"}], "finish", "usage"}],
+//  "error": null | {"name", "status", "message"}, "ran": null | [{"name", "arguments"}]}
 // A step is one answer of the model as the client's own API gives it. Arguments are what the client hands to a tool.
 
 const CITY = { type: "string", description: "A city" };
@@ -22,7 +23,9 @@ export const TOOLS = {
 export const PROMPT = "What is the weather?";
 export const MAX_STEPS = 5;
 
-export function runTool(name, given) {
+/** Runs a tool. A program that passes its job tells in `ran` what its client really handed to the tool. */
+export function runTool(name, given, job) {
+  if (job) (job.ran ??= []).push({ name, arguments: given });
   if (!(name in TOOLS)) throw new Error(`the model called a tool that is not there: ${name}`);
   return TOOLS[name].run(given);
 }
@@ -40,9 +43,9 @@ async function result(job, apis, baseURL) {
   const steps = [];
   try {
     await apis[job.api](job, job.baseURL ?? baseURL, steps);
-    return { steps, error: null };
+    return { steps, error: null, ran: job.ran ?? null };
   } catch (error) {
-    return { steps, error: described(error) };
+    return { steps, error: described(error), ran: job.ran ?? null };
   }
 }
 

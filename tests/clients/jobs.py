@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
+
+# Most clients load all CA certificates for each client object, though the jobs use plain HTTP. Once is enough.
+ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
 
 Job = dict[str, Any]
 Step = dict[str, Any]
@@ -31,7 +36,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_tool(name: str, given: dict[str, Any]) -> str:
+def run_tool(name: str, given: dict[str, Any], job: Job | None = None) -> str:
+    """Runs a tool. A program that passes its job tells in `ran` what its client really handed to the tool."""
+    if job is not None:
+        job.setdefault("ran", []).append({"name": name, "arguments": given})
     if name == "get_weather":
         return f"rain in {given['city']}"
     if name != "list_notes":
@@ -60,8 +68,8 @@ def _result(job: Job, apis: dict[str, Api], base_url: str) -> dict[str, Any]:
     try:
         apis[job["api"]](job, job.get("baseURL", base_url), steps)
     except Exception as error:
-        return {"steps": steps, "error": _described(error)}
-    return {"steps": steps, "error": None}
+        return {"steps": steps, "error": _described(error), "ran": job.get("ran")}
+    return {"steps": steps, "error": None, "ran": job.get("ran")}
 
 
 def main(apis: dict[str, Api]) -> None:

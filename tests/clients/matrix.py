@@ -33,7 +33,9 @@ BOTH = (WHOLE, STREAMED)
 @dataclass(frozen=True)
 class Client:
     name: str
-    kind: Literal["python", "node", "opencode", "codex", "browser"]
+    kind: Literal["python", "semantic-kernel", "node", "opencode", "codex", "browser"]
+    """How it runs, and its table in versions.toml. semantic-kernel needs other versions of packages that the other Python
+    clients share, so it has an environment of its own."""
     packages: tuple[str, ...]
     """Of that table of versions.toml."""
     apis: Mapping[str, tuple[bool, ...]]
@@ -42,10 +44,14 @@ class Client:
     script: str = "weather"
     call: tuple[str, dict[str, Any]] = ("get_weather", {"city": "Paris"})
     """What the client must say that the model called."""
+    form: str = ""
+    """How its models make their calls: a word of FORMS in serve.py."""
     broad: bool = False
     """Also goes through every scenario of test_clients.py."""
     words: dict[str, str] = field(default_factory=dict, hash=False)
     """What an `apis` name stands for, where it is not the API's own."""
+    wires: tuple[bool, ...] = BOTH
+    """How it asks on the wire: some only gather what they stream."""
 
 
 TWO = {"chat": BOTH, "responses": BOTH}
@@ -59,6 +65,11 @@ CLIENT_TABLE = (
     Client("langchain-python", "python", ("langchain-openai",), TWO, "langchain_python.py", broad=True),
     Client("openai-agents", "python", ("openai-agents",), TWO, "agents_python.py", broad=True),
     Client("pydantic-ai", "python", ("pydantic-ai-slim",), TWO, "pydantic_ai_python.py", broad=True),
+    Client("haystack", "python", ("haystack-ai",), TWO, "haystack_python.py", broad=True),
+    Client("semantic-kernel", "semantic-kernel", ("semantic-kernel",), {**TWO, "stateless": BOTH}, "semantic_kernel_python.py", form="tools_",
+           broad=True, words={"stateless": "responses"}),
+    Client("tanstack-ai", "node", ("@tanstack/ai", "@tanstack/ai-openai"), {**TWO, "openai_chat": (STREAMED,), "openai_responses": (STREAMED,)},
+           "tanstack.mjs", form="strict_", broad=True, words={"openai_chat": "chat", "openai_responses": "responses"}, wires=(STREAMED,)),
     Client("browser", "browser", ("playwright",), TWO),
     Client("opencode", "opencode", ("opencode-ai",), {"chat": (STREAMED,), "responses": (STREAMED,)}, script="opencode",
            call=("bash", {"command": "cat weather.txt", "description": "Reads the weather"})),
@@ -81,8 +92,11 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "cut": {},
     "refuses": {},
     "missing": {},
+    "simple_parallel": {},
+    "simple_spoken_parallel": {},
+    "simple_twice": {},
 }
-"""What else the broad clients go through. Each is the name of a script; `missing` is none."""
+"""What else the broad clients go through. Each is the name of a script or of a plan in simple.py; `missing` is none."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,8 @@ class Case:
         return BY_NAME[self.client].words.get(self.api, self.api)
 
     def job(self, scenario: str = "") -> dict[str, Any]:
-        model = f"{scenario or BY_NAME[self.client].script}-{self.backend}"
+        client = BY_NAME[self.client]
+        model = f"{client.form}{scenario or client.script}-{self.backend}"
         return {"api": self.api, "model": model, "stream": self.stream, **SCENARIOS.get(scenario, {})}
 
     def __str__(self) -> str:
@@ -123,6 +138,10 @@ def jobs_of(client: Client) -> list[dict[str, Any]]:
     return own + [case.job(scenario) for case in BROAD if case.client == client.name for scenario in SCENARIOS]
 
 
+ENVIRONMENTS = {"python": "clients", "semantic-kernel": "semantic-kernel"}
+"""The kinds of clients in Python, and the folder in .venv where each lives."""
+
+
 # --- where they are --------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -130,15 +149,16 @@ def jobs_of(client: Client) -> list[dict[str, Any]]:
 class Installed:
     """Where the clients are: those of the checkout, or those that `newest.py` put into a folder and named in TOOLWIRE_CLIENTS."""
 
-    python: Path
+    pythons: Mapping[str, Path]
+    """By kind."""
     node: Path
     opencode: Path
     codex: Path
 
     def lacking(self, client: Client) -> str | None:
         """What must be installed before it can run, in one line."""
-        if client.kind == "python":
-            return None if self.python.exists() else "the environment of the Python clients is missing: make test makes it"
+        if client.kind in self.pythons:
+            return None if self.pythons[client.kind].exists() else f"the environment of {client.name} is missing: make test makes it"
         if client.kind == "browser":
             return None if chromium() else "Chromium is missing"
         if shutil.which("node") is None:
@@ -155,10 +175,10 @@ def installed() -> Installed:
     if given:
         folder = Path(given)
         programs = [folder / name / "node_modules" / ".bin" / name for name in ("opencode", "codex")]
-        return Installed(folder / "python" / "bin" / "python", folder / "node", *programs)
-    own = Path(sys.prefix) / "clients" / "bin" / "python"
+        return Installed({kind: folder / kind / "bin" / "python" for kind in ENVIRONMENTS}, folder / "node", *programs)
+    pythons = {kind: Path(sys.prefix) / name / "bin" / "python" for kind, name in ENVIRONMENTS.items()}
     opencode, codex = (ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("agents/opencode", "codex/new"))
-    return Installed(own, CLIENTS, opencode / "opencode", codex / "codex")
+    return Installed(pythons, CLIENTS, opencode / "opencode", codex / "codex")
 
 
 def chromium() -> str | None:
@@ -183,7 +203,8 @@ def run(client: Client, base_url: str, jobs: list[dict[str, Any]], where: Instal
         from browser import run_browser
 
         return run_browser(str(chromium()), whole).results
-    command = [str(where.python), str(CLIENTS / client.program)] if client.kind == "python" else ["node", client.program]
+    python = where.pythons.get(client.kind)
+    command = ["node", client.program] if python is None else [str(python), str(CLIENTS / client.program)]
     quiet = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "PYTHON"))}
     done = subprocess.run(
         command, input=json.dumps({"baseURL": base_url, "jobs": jobs}), capture_output=True, text=True, cwd=where.node, env=quiet, timeout=110
@@ -206,7 +227,8 @@ def _row(client: Client) -> str:
     packages = ", ".join(f"`{name}` {VERSIONS[client.kind][name]}" for name in client.packages)
 
     def ways(wire: str) -> str:
-        found = {stream for api, streams in client.apis.items() if client.words.get(api, api) == wire for stream in streams}
+        spoken = {stream for api, streams in client.apis.items() if client.words.get(api, api) == wire for stream in streams}
+        found = spoken & {*client.wires}
         return " and ".join(word for stream, word in ((WHOLE, "whole"), (STREAMED, "streamed")) if stream in found) or "–"
 
     return f"| {client.name} | {packages} | {ways('chat')} | {ways('responses')} |"

@@ -1,9 +1,10 @@
 """Tries the newest releases of the real clients: installs them into a folder of its own, runs the tests with them, and prints what changed.
 
-    python tests/clients/newest.py [--keep FOLDER] [--only NAME …] [--lock]
+    python tests/clients/newest.py [--keep FOLDER] [--only NAME …] [--lock KIND]
 
 The checkout stays as it is. Exit status 1 where a client fails, so a scheduled job notices. Codex as a backend keeps its pinned version: what fails
-is the client. `--lock` instead prints requirements.txt for the versions of versions.toml.
+is the client. `--lock python` instead prints requirements.txt for the versions of versions.toml, and `--lock semantic-kernel`
+requirements-semantic-kernel.txt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import venv
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from matrix import CLIENT_TABLE, CLIENTS, ROOT, VERSIONS
+from matrix import CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS
 
 TESTS = ("tests/conform/test_client_matrix.py", "tests/conform/test_clients.py")
 EXTRAS = {"pydantic-ai-slim": "[openai]"}
@@ -31,13 +32,13 @@ def main() -> int:
     options.add_argument(
         "--only", metavar="NAME", action="append", choices=[client.name for client in CLIENT_TABLE], help="only this client; may be repeated"
     )
-    options.add_argument("--lock", action="store_true", help="print requirements.txt for the pinned versions")
+    options.add_argument("--lock", choices=ENVIRONMENTS, help="print the requirements of this environment for the pinned versions")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(given.keep or scratch).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if given.lock:
-            print(lock(folder))
+            print(lock(folder, given.lock))
             return 0
         kinds: set[str] = {client.kind for client in CLIENT_TABLE if not given.only or client.name in given.only}
         found = install(folder, kinds)
@@ -54,24 +55,22 @@ def environment(folder: Path, requirements: list[str]) -> Path:
     return python
 
 
-def lock(folder: Path) -> str:
-    python = environment(folder / "python", [f"{name}{EXTRAS.get(name, '')}=={version}" for name, version in VERSIONS["python"].items()])
+def lock(folder: Path, kind: str) -> str:
+    python = environment(folder / kind, [f"{name}{EXTRAS.get(name, '')}=={version}" for name, version in VERSIONS[kind].items()])
     frozen = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
-    head = (
-        "# The environment of the Python clients, whole: what versions.toml names and what that needs. Made anew by: tests/clients/newest.py --lock"
-    )
+    head = f"# Every package of this environment: what versions.toml names and what it needs. Printed by: newest.py --lock {kind}"
     return f"{head}\n{frozen}".rstrip()
 
 
 def install(folder: Path, kinds: set[str]) -> dict[str, dict[str, str]]:
     """The versions that were found."""
     found: dict[str, dict[str, str]] = {}
-    if "python" in kinds:
-        names = list(VERSIONS["python"])
-        python = environment(folder / "python", [name + EXTRAS.get(name, "") for name in names])
+    for kind in sorted(kinds & ENVIRONMENTS.keys()):
+        names = list(VERSIONS[kind])
+        python = environment(folder / kind, [name + EXTRAS.get(name, "") for name in names])
         program = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
         told = subprocess.run([python, "-c", program, *names], check=True, capture_output=True, text=True).stdout
-        found["python"] = json.loads(told)
+        found[kind] = json.loads(told)
     (folder / "node").mkdir(exist_ok=True)
     for source in (*CLIENTS.glob("*.mjs"), *CLIENTS.glob("*.py")):  # packages are looked for beside a program
         shutil.copy(source, folder / "node")

@@ -1,6 +1,8 @@
-"""The gateway that the clients talk to: `toolwire serve` on a free port, with two models for each script beside this file, and the demo model.
+"""The gateway that the clients talk to: `toolwire serve` on a free port, with the models that the tests ask.
 
-`scripts/NAME.script` becomes the models NAME-native, which makes tool calls of its own, and NAME-emulated, which only writes text.
+`scripts/NAME.script` becomes the models NAME-native, which makes tool calls of its own, and NAME-emulated, which only
+writes text. With a prefix, such as tools_NAME-native, it makes its calls as certain clients need them: see FORMS. The models
+of `simple.py` read their history. `demo` is the demo model.
 `serve.py CODEX URL`, with the path of a Codex and the address of such a gateway, serves the real Codex app-server instead, as NAME-codex: that asks
 the other gateway for its answers, as it would ask any provider.
 """
@@ -9,15 +11,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import simple
 from toolwire.__main__ import main
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-BEHIND_CODEX = {"weather": "weather-native", "obsidian": "obsidian-native", "opencode": "opencode-native", "codex": "codex_twice-native"}
+FORMS: dict[str, Callable[[str], str]] = {
+    "": lambda script: script,
+    "tools_": lambda script: re.sub(r"(?m)^call ", "call tools-", script),
+    "strict_": lambda script: re.sub(r'(?m)^(call get_weather \{"city": *"\w+")\}', r'\1, "days": null}', script),
+}
+"""How a script is changed for some clients. `tools_`: their tools belong to a plugin of that name. `strict_`: they send every
+tool as strict, so a model has to write null for an optional argument."""
+
+BEHIND_CODEX = {"obsidian": "obsidian-native", "opencode": "opencode-native", "codex": "codex_twice-native"}
+BEHIND_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
 
 
 def codex_models(program: str, url: str) -> dict[str, dict[str, Any]]:
@@ -26,12 +40,17 @@ def codex_models(program: str, url: str) -> dict[str, dict[str, Any]]:
 
 
 def models() -> dict[str, dict[str, str]]:
-    scripted: dict[str, dict[str, str]] = {
-        f"{script.stem}-{tools}": {"backend": "scripted", "script": script.read_text("utf-8"), "tools": tools}
-        for script in sorted(SCRIPTS.glob("*.script"))
-        for tools in ("native", "emulated")
+    scripts = {script.stem: script.read_text("utf-8") for script in sorted(SCRIPTS.glob("*.script"))}
+    scripted = {
+        f"{form}{name}": {"backend": "scripted", "script": change(script)} for form, change in FORMS.items() for name, script in scripts.items()
     }
-    return {"demo": {"backend": "scripted"}, **scripted}
+    server = {"backend": "openai", "base_url": simple.start()}
+    reading = {f"{form}{plan}": {**server, "model": plan} for form in FORMS for plan in simple.PLANS}
+    both = {**scripted, **reading}.items()
+    return {
+        "demo": {"backend": "scripted"},
+        **{f"{name}-{tools}": {**model, "tools": tools} for name, model in both for tools in ("native", "emulated")},
+    }
 
 
 if __name__ == "__main__":

@@ -26,12 +26,14 @@ def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(case: Case, a
     assert (name, arguments) == BY_NAME[case.client].call and id
     assert not first["text"] and not last["calls"]
     assert last["text"].startswith("The tool said: ") and "rain in Paris" in last["text"]
-    if BY_NAME[case.client].program:
+    silent = case.client == "semantic-kernel" and case.wire == "responses" and case.stream  # it tells no usage of what it streams
+    if BY_NAME[case.client].program and not silent:
         assert [step["usage"] for step in (first, last)] == [{"input": 11, "output": 7}, {"input": 23, "output": 9}]
 
 
 def test_the_table_holds_every_client_api_and_backend() -> None:
     libraries = {"openai-python", "openai-node", "ai-sdk", "langchain-node", "langchain-python", "openai-agents", "pydantic-ai"}
+    libraries |= {"haystack", "semantic-kernel", "tanstack-ai"}
     assert {client.name for client in CLIENT_TABLE} == libraries | {"opencode", "codex", "browser"}
     spoken = {(case.client, case.wire) for case in CASES}
     assert {client.name for client in CLIENT_TABLE if (client.name, "chat") not in spoken} == {"codex"}, "Codex speaks only Responses"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix import CLIENT_TABLE, CLIENTS, ROOT, VERSIONS, markdown
+from matrix import CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS, markdown
 
-PINNED = re.compile(r"([\w-]+)(?:\[[\w,]+\])?==(\S+)")
+PINNED = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?==(\S+)")
 FOLDERS = {"node": CLIENTS, "opencode": ROOT / "tests" / "agents" / "opencode", "codex": ROOT / "tests" / "codex" / "new"}
 
 
@@ -27,9 +27,14 @@ def test_every_client_of_the_table_has_a_version() -> None:
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for packages in VERSIONS.values() for version in packages.values())
 
 
-def test_the_environment_of_the_python_clients_is_pinned_whole() -> None:
-    locked = pins((CLIENTS / "requirements.txt").read_text("utf-8").splitlines())
-    assert VERSIONS["python"].items() <= locked.items()
+@pytest.mark.parametrize(("kind", "file"), [("python", "requirements.txt"), ("semantic-kernel", "requirements-semantic-kernel.txt")])
+def test_an_environment_of_python_clients_is_pinned_whole_and_made_by_make(kind: str, file: str) -> None:
+    locked = pins((CLIENTS / file).read_text("utf-8").splitlines())
+    assert VERSIONS[kind].items() <= locked.items()
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert f"$(VENV)/{ENVIRONMENTS[kind]}/bin/python -m pip install -q -r tests/clients/{file}\n" in makefile
+    (tests,) = [line for line in makefile.splitlines() if line.startswith("test: ")]
+    assert f"$(VENV)/.{ENVIRONMENTS[kind]} " in tests
     assert len(locked) > 20
 
 

@@ -37,7 +37,7 @@ def paths(items: Sequence[Item]) -> list[str]:
 
 
 RULES = [
-    # sent, paired, heals
+    # sent, paired, repairs
     ("u", "u", ""),
     ("u s u u", "u s u u", ""),
     ("u A a s", "u A a s", ""),
@@ -45,31 +45,54 @@ RULES = [
     ("u A B a b s", "u A B a b s", ""),
     ("u A B b a s", "u A B a b s", ""),
     ("u r A r B a b s", "u r A r B a b s", ""),
+    # one step of the assistant: texts and reasoning anywhere between its calls
+    ("u A B s a b", "u A B s a b", ""),
+    ("u A s B a b", "u A s B a b", ""),
+    ("u s A s B a b", "u s A s B a b", ""),
+    ("u A s r B s b a s", "u A s r B s a b s", ""),
+    ("u A s a u", "u A s a u", ""),
+    ("u A r a", "u A r a", ""),
+    # the last step may stay open
     ("u A", "u A", ""),
     ("u A B", "u A B", ""),
     ("A", "A", ""),
+    ("u A r", "u A r", ""),
+    ("u A s", "u A s", ""),
+    # missing results
     ("u A u", "u A -a u", "missing_result"),
+    ("u A s u", "u A s -a u", "missing_result"),
     ("u A B a u", "u A B a -b u", "missing_result"),
     ("u A B a", "u A B a -b", "missing_result"),
     ("u A B u C u", "u A B -a -b u C -c u", "missing_result:3"),
-    ("u A r", "u A -a r", "missing_result"),
     ("u A u B", "u A -a u B", "missing_result"),
-    ("u A u a s", "u A a u s", "moved_result"),
-    ("a u A s", "u A a s", "moved_result"),
-    ("u A s B a b", "u A a s B b", ""),
-    ("u A s r B s b a s", "u A a s r B b s s", ""),
-    ("u A s a u", "u A a s u", ""),
-    ("u A s u a", "u A a s u", "moved_result"),
-    ("u A B a s b", "u A B a b s", "moved_result"),
-    ("u A b B a", "u A a B b", "moved_result:2"),
-    ("u A r a", "u A a r", ""),
+    # a result stays where it was sent, and its call moves down to it
+    ("u A u a", "u u A a", "moved_call"),
+    ("u A u a s", "u u A a s", "moved_call"),
+    ("u A B u b a", "u u A B a b", "moved_call:2"),
+    ("u A B a u b", "u A a u B b", "moved_call"),
+    ("u A B u a u b", "u u A a u B b", "moved_call:2"),
+    ("u A B u a", "u B -b u A a", "moved_call missing_result"),
+    ("u s r A u a", "u s u r A a", "moved_call"),
+    ("u A s u a", "u s u A a", "moved_call"),
+    ("u A B a s b", "u A a B s b", "moved_call"),
+    ("u A u B a b", "u u A B a b", "moved_call"),
+    ("u A u s a", "u u A s a", "moved_call"),
+    # a result before its call
+    ("a u A s", "u A s a", "moved_result"),
+    ("a A", "A a", "moved_result"),
+    ("u A b B a", "u A B a b", "moved_result"),
+    ("b A B", "A B -a b", "moved_result missing_result"),
+    # several results
     ("u A a a2 s", "u A a2 s", "duplicate_result"),
     ("u A a a2 a3 s", "u A a3 s", "duplicate_result:2"),
     ("u A B a b a2 s", "u A B a2 b s", "duplicate_result"),
-    ("u A a s a2", "u A a2 s", "duplicate_result moved_result"),
+    ("u A a s a2", "u A s a2", "duplicate_result"),
+    ("u A a u a2", "u u A a2", "duplicate_result moved_call"),
+    ("u A a s a u", "u A a s u", "duplicate_result"),
+    ("a u A a", "u A a", "duplicate_result"),
+    # several calls
     ("u A A a s", "u A a s", "duplicate_call"),
     ("u A u A", "u A -a u", "duplicate_call missing_result"),
-    ("a A", "A a", "moved_result"),
 ]
 
 
@@ -83,12 +106,25 @@ def test_a_history_is_paired_by_the_rules(sent: str, paired: str, heals: str) ->
     assert tuple(items) == before
 
 
-@pytest.mark.parametrize(("sent", "paired", "heals"), [("A s B a b", "A a s B b", "moved_result"), ("A r a", "A a r", "moved_result")])
-def test_in_messages_a_result_stands_directly_behind_its_calls(sent: str, paired: str, heals: str) -> None:
+@pytest.mark.parametrize(
+    ("sent", "where", "repairs"),
+    [
+        ("s A a", "0 0 1", ""),
+        ("s A B a b", "0 0 0 1 2", ""),
+        ("A s a", "0 1 2", "joined_message"),
+        ("A s B a b", "0 1 1 2 3", "joined_message"),
+        ("A B a b", "0 1 2 3", "joined_message"),
+        ("A B s a b", "0 1 2 3 4", "joined_message:2"),
+        ("A a s B b", "0 1 2 2 3", ""),
+    ],
+)
+def test_on_chat_the_messages_of_one_step_are_joined_and_reported(sent: str, where: str, repairs: str) -> None:
+    """`where` is the number of the message that each item came from."""
     items = history(sent)
-    result = pair(items, paths(items), "messages")
-    assert list(result.items) == history(paired)
-    assert result.notes == (("messages", f"healed:{heals}"),)
+    of_calls = [f"messages[{n}].tool_calls[0].id" if type(one) is not Message else "" for n, one in zip(where.split(), items, strict=True)]
+    result = pair(items, of_calls, "messages")
+    assert list(result.items) == items
+    assert result.notes == tuple(("messages", f"healed:{repair}") for repair in repairs.split())
 
 
 def refused(items: list[Item], where: list[str], field: str = "input") -> tuple[str, str | None]:
@@ -175,37 +211,51 @@ def test_whatever_was_sent_is_legal_afterwards_or_refused(sent: list[str]) -> No
     if not answered <= calls:
         refused(items, paths(items))
         return
-    paired = list(pair(items, paths(items)).items)
+    result = pair(items, paths(items))
+    paired = list(result.items)
     assert_legal(paired)
-    assert [one for one in paired if isinstance(one, Message | Reasoning)] == [one for one in items if isinstance(one, Message | Reasoning)]
+    assert [one for one in paired if isinstance(one, Message)] == [one for one in items if isinstance(one, Message)]
+    assert paired.count(item("r")) == items.count(item("r"))
     ids = [one.call_id for one in paired if isinstance(one, Call)]
     assert len(ids) == len(set(ids)) and {id[0] for id in ids} == calls
     sent_results = [one.parts for one in items if isinstance(one, Result)]
-    for result in paired:
-        if isinstance(result, Result) and result.parts != (TextPart(NO_RESULT),):
-            assert result.parts in sent_results
+    for one in paired:
+        if isinstance(one, Result) and one.parts != (TextPart(NO_RESULT),):
+            assert one.parts in sent_results
     again = pair(paired, paths(paired))
     assert list(again.items) == paired and again.notes == ()
+    if is_legal(items):
+        assert paired == items and result.notes == ()
+    if items and isinstance(items[-1], Result) and items[-1] not in items[:-1]:
+        assert isinstance(paired[-1], Result)
+
+
+def is_legal(items: list[Item]) -> bool:
+    ids = [one.call_id for one in items if isinstance(one, Call)]
+    try:
+        assert_legal(items)
+    except AssertionError:
+        return False
+    return len(ids) == len(set(ids))
 
 
 def assert_legal(items: list[Item]) -> None:
-    """Each run of calls, reasoning between them aside, is followed at once by exactly its results in call order, unless it ends the history."""
+    """Each step (reasoning, texts, calls) is followed by the results of its calls, in call order, unless it ends the history."""
     waiting: list[str] = []
-    answering = reasoned = False
+    answering = False
     for one in items:
-        if isinstance(one, Call):
-            assert not (answering and waiting)
-            waiting.append(one.call_id)
-            answering = reasoned = False
-        elif isinstance(one, Result):
-            assert waiting and waiting.pop(0) == one.call_id and not reasoned
+        if isinstance(one, Result):
+            assert waiting and waiting.pop(0) == one.call_id
             answering = True
-        elif isinstance(one, Reasoning) and waiting and not answering:
-            reasoned = True
-        else:
+        elif isinstance(one, Message) and one.role != "assistant":
             assert not waiting
-            answering = reasoned = False
-    assert not (waiting and (answering or reasoned))
+            answering = False
+        else:
+            assert not (answering and waiting)
+            answering = False
+            if isinstance(one, Call):
+                waiting.append(one.call_id)
+    assert not (waiting and answering)
 
 
 def test_an_id_that_is_used_again_after_its_result_names_another_call() -> None:

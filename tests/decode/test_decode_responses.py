@@ -203,7 +203,7 @@ def test_the_echo_holds_what_a_response_repeats_in_openais_own_form() -> None:
     )
     assert turn.echo == {
         "tools": [
-            {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}, "strict": True},
+            {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}, "strict": False},
             {"type": "function", "name": "other", "description": None, "parameters": {}, "strict": False},
             web,
         ],

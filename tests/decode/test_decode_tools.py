@@ -74,7 +74,7 @@ def test_a_grammar_is_kept_in_the_flat_shape(decode: Any) -> None:
 def test_a_namespace_gives_its_tools(decode: Any) -> None:
     turn = decode(tools=[CRM])
     assert turn.tools == (ToolSpec("find", namespace="crm"), ToolSpec("note", kind="custom", namespace="crm"))
-    assert turn.notes == (("tools.web_search", "ignored"),)
+    assert turn.notes == (("tools.namespace.description", "ignored"), ("tools.web_search", "ignored"))
 
 
 def test_a_namespace_and_custom_tools_are_echoed_as_sent_and_nested_custom_ones_flat() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from toolwire.encode.chat import ChatBody, ChatEncoder
@@ -134,14 +135,20 @@ def test_a_call_behind_thoughts_opens_without_a_second_role() -> None:
     assert roles == [{"role": "assistant", "content": "", "refusal": None}]
 
 
-def test_a_custom_call_has_the_function_form_in_a_stream_and_its_own_in_a_body() -> None:
-    events: list[Event] = [CallBegin(0, "patch", "call_a", "custom"), CallArgs(0, "*** Begin"), CallEnd(0), Finish()]
+def test_a_custom_call_has_its_own_form_in_a_stream_and_in_a_body() -> None:
+    """OpenAI sends it so in streams too, although the SDK's type of a delta lists `function` alone; its accumulator takes both."""
+    events: list[Event] = [CallBegin(0, "patch", "call_a", "custom"), CallArgs(0, "*** Be"), CallArgs(0, "gin"), CallEnd(0), Finish()]
     sent = stream(*events)
+    opener, first, second, _ = deltas(sent)
+    assert opener["tool_calls"] == [{"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}]
+    assert first == {"tool_calls": [{"index": 0, "custom": {"input": "*** Be"}}]}
+    assert second == {"tool_calls": [{"index": 0, "custom": {"input": "gin"}}]}
+    state = ChatCompletionStreamState()
     for chunk in sent[:-1]:
-        ChatCompletionChunk.model_validate(chunk)
-    opener, fragment, _ = deltas(sent)
-    assert opener["tool_calls"] == [{"index": 0, "id": "call_a", "type": "function", "function": {"name": "patch", "arguments": ""}}]
-    assert fragment == {"tool_calls": [{"index": 0, "function": {"arguments": "*** Begin"}}]}
+        state.handle_chunk(ChatCompletionChunk.construct(**chunk))
+    [gathered] = state.current_completion_snapshot.choices[0].message.tool_calls or []
+    assert (gathered.id, gathered.type) == ("call_a", "custom")
+    assert gathered.to_dict()["custom"] == {"name": "patch", "input": "*** Begin"}
     completion = body(*events)
     ChatCompletion.model_validate(completion)
     assert completion["choices"][0]["message"]["tool_calls"] == [

@@ -56,6 +56,9 @@ def test_a_piece_that_is_said_is_what_it_is_when_it_is_fed(events: list[Event]) 
         assert said.finish() == fed.finish()
 
 
+TEXTS = {"function": "arguments", "custom": "input"}
+
+
 def chat_client(stream: bytes) -> dict[str, Any]:
     """What a chat client makes of a stream: texts and arguments concatenated, id and name taken once."""
     reader = SseReader()
@@ -88,10 +91,12 @@ def chat_client(stream: bytes) -> dict[str, Any]:
             held["arguments"] += delta["function_call"]["arguments"]
         for call in delta.get("tool_calls", ()):
             if call["index"] == len(got["calls"]):
-                got["calls"].append({"id": call["id"], "name": call["function"]["name"], "arguments": ""})
+                kind = call["type"]
+                got["calls"].append({"id": call["id"], "type": kind, kind: {**call[kind], TEXTS[kind]: ""}})
             else:
-                assert set(call) == {"index", "function"} and call["index"] == len(got["calls"]) - 1
-            got["calls"][-1]["arguments"] += call["function"]["arguments"]
+                kind = got["calls"][-1]["type"]
+                assert set(call) == {"index", kind} and call["index"] == len(got["calls"]) - 1
+            got["calls"][-1][kind][TEXTS[kind]] += call[kind][TEXTS[kind]]
         if choice["finish_reason"]:
             got["reason"] = choice["finish_reason"]
     return got
@@ -116,14 +121,10 @@ def test_a_chat_body_is_what_the_client_accumulates(events: list[Event], legacy:
     assert got["done"] and got["reason"] == choice["finish_reason"]
     for field in ("content", "refusal", "reasoning_content"):
         assert (got[field] or "") == (message.get(field) or "")
-    kept = [{"id": call["id"], **(call.get("function") or _as_function(call["custom"]))} for call in message.get("tool_calls", ())]
+    kept = message.get("tool_calls", [])
     assert got["calls"] == kept and got.get("function_call") == message.get("function_call")
     assert not (legacy and kept)
     assert got["usage"] == body.get("usage", got["usage"])
-
-
-def _as_function(custom: dict[str, str]) -> dict[str, str]:
-    return {"name": custom["name"], "arguments": custom["input"]}
 
 
 def responses_client(stream: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:

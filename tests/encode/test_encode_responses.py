@@ -195,7 +195,7 @@ def test_the_request_is_echoed_and_what_it_left_out_is_filled_in() -> None:
     )
     response = stream(Finish(), asked=asked)[-1]["response"]
     assert response["tools"] == [
-        {"description": None, "parameters": {}, "type": "function", "name": "f", "strict": True},
+        {"description": None, "parameters": {}, "type": "function", "name": "f", "strict": False},
         {"type": "web_search"},
     ]
     assert response["tool_choice"] == {"type": "function", "name": "f"}

@@ -94,6 +94,34 @@ def test_an_event_over_the_limit_is_the_backends_failure(stream: bytes) -> None:
         assert caught.value.failure.kind == "backend"
 
 
+@pytest.mark.parametrize(
+    ("pending", "expected"),
+    [
+        (b"", [b"b"]),
+        (b"data: a", [b"adata: b"]),
+        (b"data: a\n", [b"a\nb"]),
+        (b"event: x\n", [SseEvent("x", b"b")]),
+        (b"\xef", []),
+        (b"\xef\xbb", []),
+        (b"\xef\xbb\xbf", [b"b"]),
+        (b"data: a\r", [b"a\nb"]),
+    ],
+)
+def test_a_block_of_whole_events_goes_on_with_what_is_pending(pending: bytes, expected: list[bytes | SseEvent]) -> None:
+    """Such blocks are read by a shortcut, which must not be taken while anything before them is incomplete."""
+    assert read(pending, b"data: b\n\n") == read(pending + b"data: b\n\n") == expected
+    both = [*expected, b"c"]
+    assert read(pending, b"data: b\n\ndata: c\n\n") == both
+
+
+def test_a_line_feed_after_a_carriage_return_is_swallowed_once() -> None:
+    """Also where a block of whole events comes between the two: that line feed ends an event of its own line."""
+    reader = SseReader()
+    assert reader.feed(b"data: a\r\r") == [b"a"]
+    assert reader.feed(b"data: b\n\n") == [b"b"]
+    assert not reader._after_cr, "the carriage return is behind us"
+
+
 def test_a_byte_order_mark_counts_only_at_the_start() -> None:
     assert read(b"data: a\n\n", b"\xef\xbb\xbfdata: b\n\n") == [b"a"]
 

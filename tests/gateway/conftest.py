@@ -1,13 +1,14 @@
-"""The store's two engines: a file, and a real PostgreSQL."""
+"""The store's two engines, a file and a real PostgreSQL; and a real Redis."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from toolwire.gateway.store import Store
+from toolwire.testing.nodes import RedisServer, missing
 
 ENGINES = ("sqlite", "postgresql")
 
@@ -25,3 +26,20 @@ async def store(store_url: str) -> AsyncIterator[Store]:
     opened = Store(store_url)
     yield opened
     await opened.close()
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if "redis-server" in missing():
+        pytest.skip("redis-server is missing; make test installs it where it may")
+    folder: Path = tmp_path_factory.mktemp("redis")
+    server = RedisServer(folder).start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> RedisServer:
+    """Running, and empty."""
+    redis_server.end()
+    return redis_server.start()

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from toolwire.errors import ToolwireError
-from toolwire.gateway.images import ImageFetcher, ImageLimits, is_public, size_of
+from toolwire.gateway.images import ImageFetcher, ImageLimits, size_of
+from toolwire.gateway.urls import is_public
 from toolwire.turn import ImagePart, Message, Result, TextPart, Turn
 
 

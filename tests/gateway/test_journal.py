@@ -47,9 +47,9 @@ def scripted(script: str = SCRIPT, tools: Any = "native", *, store: Store | None
     return Gateway(Settings(journal=chosen, **settings), backends={"m": backend}, store=store)
 
 
-async def ask(gateway: Gateway, content: str = "Weather?", *, tools: bool = True, stream: bool = True, **extra: Any) -> bytes:
+async def ask(gateway: Gateway, content: str = "Weather?", *, tools: bool = True, stream: bool = True, key: str = "key", **extra: Any) -> bytes:
     body = {"model": "m", "messages": [{"role": "user", "content": content}], "stream": stream, **({"tools": [TOOL]} if tools else {}), **extra}
-    reply = await gateway.respond("chat", json.dumps(body).encode(), Caller("key", "req_1"))
+    reply = await gateway.respond("chat", json.dumps(body).encode(), Caller(key, "req_1"))
     return reply.body or b"" if reply.stream is None else b"".join([block async for block in reply.stream])
 
 
@@ -343,6 +343,34 @@ async def test_memory_is_bounded_by_the_number_of_turns() -> None:
     assert len(journal.records()) == 5
 
 
+@pytest.mark.parametrize("bound", [{"most_traces": 8}, {"most_bytes": 2_000_000}])
+async def test_a_key_with_many_turns_pushes_out_its_own(bound: dict[str, int]) -> None:
+    gateway = scripted("chunk 4\nsay " + "word " * 400)
+    gateway.journal = journal = Journal(gateway.settings, None, **bound)
+    for key, count in (("quiet", 2), ("noisy", 30), ("quiet", 1)):
+        for _ in range(count):
+            await ask(gateway, tools=False, key=key)
+    gateway.told.now()
+    held = [(record.key, journal.contents(record.id)) for record in journal.records()]
+    assert [where for key, where in held if key == "quiet"] == ["memory"] * 3
+    assert [where for key, where in held if key == "noisy"].count("gone") >= 10
+    assert journal.held_bytes <= bound.get("most_bytes", 10**9)
+    assert sum(journal._by_key.values()) == journal._bytes and sum(journal._turns_by_key.values()) == len(journal._kept)
+
+
+async def test_running_turns_of_one_key_do_not_stop_another_key_s_from_being_watched() -> None:
+    gateway = scripted("chunk 4\nsay " + "word " * 400)
+    gateway.journal = journal = Journal(gateway.settings, None, most_bytes=1_850_000)
+    large = [journal.begin("chat", b"x" * 100_000, Caller("noisy")) for _ in range(6)]
+    assert all(trace is not None and trace.recording for trace in large)
+    await ask(gateway, tools=False, key="quiet")
+    gateway.told.now()
+    record = next(record for record in journal.records() if record.key == "quiet")
+    recording = await journal.recording(record.id)
+    assert recording is not None and not recording.end["cut"]
+    assert journal.held_bytes <= 1_850_000
+
+
 async def test_turns_that_run_at_once_share_the_bound() -> None:
     gateway = scripted("chunk 4\nsay " + "word " * 2000)
     gateway.journal = journal = Journal(gateway.settings, None, most_bytes=1_000_000)
@@ -625,7 +653,8 @@ def test_masking_is_linear() -> None:
 @pytest.mark.parametrize("tools", ["native", "emulated"])
 @pytest.mark.parametrize("size", [0, 1, 3, 7])
 async def test_a_secret_that_the_model_says_in_pieces_is_shown_nowhere(tools: str, size: int) -> None:
-    script = f'chunk {size}\nsay Take a-key-of-the-server and go.\ncall get_weather {{"city": "x", "password": "hunter22hunter"}}'
+    script = f"chunk {size}\nsay Take a-key-of-the-server and go. PGPASSWORD=hunter22again it."
+    script += '\ncall get_weather {"city": "x", "password": "hunter22hunter"}'
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))  # type: ignore[arg-type]
     gateway = Gateway(Settings(server=SECRETS.server), backends={"m": backend})
     await ask(gateway, "my key is an-admin-key-of-the-server")

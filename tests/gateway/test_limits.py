@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 import time as real_time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from toolwire.gateway.parked import Parking
 from toolwire.gateway.shared_limits import SharedLimits
 from toolwire.gateway.usage import UsageBook
 from toolwire.testing.nodes import RedisServer
-from toolwire.testing.nodes import missing as missing_programs
 from toolwire.turn import Call, ImagePart, Message, Result, Sampling, TextPart, ToolSpec, Turn
 
 TURN = Turn("chat", "m", (Message("user", (TextPart("x" * 400),)),), sampling=Sampling(max_tokens=100))
@@ -237,23 +235,6 @@ async def test_a_key_has_its_own_limit_of_parked_runs() -> None:
 
 
 # --- several nodes -------------------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    if "redis-server" in missing_programs():
-        pytest.skip("redis-server is missing; make test installs it where it may")
-    folder: Path = tmp_path_factory.mktemp("redis")
-    server = RedisServer(folder).start()
-    yield server
-    server.end()
-
-
-@pytest.fixture
-def redis(redis_server: RedisServer) -> RedisServer:
-    """Running, and empty."""
-    redis_server.end()
-    return redis_server.start()
 
 
 Node = Callable[[], Awaitable[Limits]]

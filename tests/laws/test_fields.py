@@ -1,6 +1,6 @@
 """Law 10: no field is ignored in silence.
 
-Every known field of both APIs is honoured, or the report names it; unknown ones are told of without their names.
+Every field of both APIs is honoured, or the report names it; so do fields that OpenAI does not know, as far as their names are safe in a header.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def test_a_field_that_the_backend_lacks_is_in_the_report(table: Any, api: 
     assert (f"{field}=ignored" in report) != honoured
 
 
-async def test_the_names_of_unknown_fields_are_not_repeated(table: Any) -> None:
+async def test_unsafe_names_of_unknown_fields_are_not_repeated(table: Any) -> None:
     answer = await table.play("say x").answer("chat", {"messages": [{"role": "user", "content": "?"}], "x\r\nevil: 1": 1})
     assert dict(answer.headers)[b"x-toolwire-report"] == b"unknown_fields=ignored"
 

@@ -32,7 +32,7 @@ LAWS = load_laws()
 
 @pytest.mark.parametrize("name", LAWS)
 def test_a_law_holds_for_random_cases(name: str) -> None:
-    for number in range(CASES):
+    for number in range(CASES // LAWS[name].cost):
         try:
             LAWS[name](Random(f"short/{name}/{number}"))
         except Exception as error:

@@ -40,6 +40,7 @@ def load(module: str) -> Any:
 
 
 laws = load("fuzz.dialect_laws")
+accidents = load("fuzz.mutation_laws")
 NONCE = load("fuzz.generate").TOKEN
 MARKERS = [*load("fuzz.generate").MARKERS, "</a>", "<f>", "</f>", "[f(", "\\u003c", '"', "'", "\\", "\n", "\r\n", "\x00", "\u2028", "😀"]
 texts = st.text(max_size=12) | st.lists(st.sampled_from(MARKERS) | st.text(max_size=4), max_size=6).map("".join)
@@ -97,6 +98,13 @@ def test_a_call_cut_at_any_place_ends_by_length_and_is_never_completed(dialect: 
     for number in range(2):
         text, truncated, _ = laws.judge_every_cut(laws.draw_cut(Random(f"short/{dialect}/{number}"), dialect))
         assert text and truncated
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_one_accident_in_the_markup_never_gives_other_arguments(dialect: str) -> None:
+    """The outcome is the same call, or text, or a call that is marked as broken."""
+    for number in range(60):
+        accidents.judge(accidents.draw(Random(f"short/{dialect}/{number}"), dialect))
 
 
 def test_a_call_as_json_between_tags_that_was_cut_amid_its_closing_tag_is_told_as_cut_off() -> None:

@@ -13,8 +13,10 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from email.message import Message as Headers
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,12 +35,13 @@ from toolwire.backends.cursor.home import Home as CursorHome
 from toolwire.backends.local.pull import seen_by_pip
 from toolwire.config import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from toolwire.errors import ToolwireError
-from toolwire.gateway.images import ImageFetcher, ImageLimits, checked, is_inside, is_public
+from toolwire.gateway.images import ImageFetcher, ImageLimits, checked
 from toolwire.gateway.journal import Journal
 from toolwire.gateway.masking import secrets_among, secrets_of
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.segments import Segments, TurnRecord
 from toolwire.gateway.store import Store
+from toolwire.gateway.urls import is_public
 from toolwire.surfaces.http.auth import Gate
 from toolwire.surfaces.http.proxies import Proxies
 from toolwire.surfaces.http.server import tls_files
@@ -184,12 +187,28 @@ def test_a_network_that_is_none_stops_the_start() -> None:
         Proxies(("proxy.example.com",))
 
 
+SIGNS = [
+    *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-prefix", b"x-forwarded-client-cert"),
+    *(b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip", b"cf-ray", b"x-original-forwarded-for"),
+    *(b"x-envoy-external-address", b"x-envoy-expected-rq-timeout-ms", b"x-cluster-client-ip", b"fastly-client-ip", b"x-azure-clientip"),
+]
+
+
+def test_a_trusted_proxy_may_say_any_of_it_and_its_client_on_this_machine_is_served() -> None:
+    gate, proxies = Gate(ServerSettings()), Proxies(("127.0.0.1",))
+    scope, headers = scope_of("127.0.0.1", **{sign.decode(): "127.0.0.1" for sign in SIGNS}, x_forwarded_for="::1")
+    seen = proxies.seen(scope, headers)
+    assert gate.identify(headers, seen["client"]).key_id == "" and not set(SIGNS) & set(headers)
+
+
 def test_without_keys_a_proxy_on_this_machine_lets_nobody_in() -> None:
     gate = Gate(ServerSettings())
     assert gate.identify({}, ("127.0.0.1", 1)).key_id == ""
-    for headers in ({b"x-forwarded-for": b"127.0.0.1"}, {b"forwarded": b"for=127.0.0.1"}):
+    for sign in SIGNS:
         with pytest.raises(ToolwireError, match="proxy"):
-            gate.identify(headers, ("127.0.0.1", 1))
+            gate.identify({b"host": b"localhost", sign: b"127.0.0.1"}, ("127.0.0.1", 1))
+    for own in (b"x-request-id", b"x-client-request-id", b"x-stainless-lang", b"x-proxy-output-mode", b"traceparent", b"connection", b"cookie"):
+        assert gate.identify({own: b"1"}, ("127.0.0.1", 1)).key_id == ""
     for real in ("203.0.113.9", ""):  # as a trusted proxy says, or does not say
         with pytest.raises(ToolwireError, match="only clients on this machine"):
             gate.identify({}, (real, 0))
@@ -283,7 +302,7 @@ def test_public_urls_and_data_are_passed_on_as_they_are() -> None:
     parts: tuple[Any, ...] = (ImagePart("https://example.com/a.png"), ImagePart("data:image/png;base64,AA"), ImagePart(None, None, "file-1"))
     parts += (OtherPart("input_file", {"file_url": "https://93.184.216.34/a.pdf", "filename": "http://127.0.0.1/"}),)
     turn = Turn("chat", "m", (Message("user", parts),))
-    assert checked(turn) is turn and not is_inside("example.com") and not is_inside("93.184.216.34")
+    assert checked(turn) is turn
 
 
 @pytest.mark.parametrize(
@@ -615,3 +634,75 @@ def test_our_own_dependencies_have_bounds_and_pins(audit: ModuleType) -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert not [*audit.ranges(project), *audit.pins(project)]
+
+
+VULNERABLE = json.dumps({"vulnerabilities": [{"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["9.9"]}]}).encode()
+NOTHING_KNOWN = b'{"vulnerabilities": []}'
+
+
+def _status(code: int) -> urllib.error.HTTPError:
+    return urllib.error.HTTPError("https://example.com", code, "no", Headers(), None)
+
+
+@pytest.mark.parametrize(
+    ("canary", "package", "found", "said", "fails_in_ci"),
+    [
+        (VULNERABLE, NOTHING_KNOWN, 0, "", False),
+        (VULNERABLE, VULNERABLE, 1, "", True),
+        (OSError("no network"), NOTHING_KNOWN, 0, "cannot be reached", False),
+        (_status(404), NOTHING_KNOWN, 0, "has no vulnerability data", False),
+        (NOTHING_KNOWN, NOTHING_KNOWN, 0, "is empty", True),
+        (b"<html>sign in</html>", NOTHING_KNOWN, 0, "cannot be read", True),
+        (b"{}", NOTHING_KNOWN, 0, "cannot be read", True),
+        (b'{"vulnerabilities": [1]}', NOTHING_KNOWN, 0, "cannot be read", True),
+        (_status(500), NOTHING_KNOWN, 0, "cannot be read", True),
+        (VULNERABLE, b"garbled", 0, "1 of 1 packages could not be read", True),
+        (VULNERABLE, _status(503), 0, "1 of 1 packages could not be read", True),
+    ],
+    ids=str,
+)
+def test_the_audit_says_what_it_did_not_check_and_fails_in_ci_where_the_data_is_wrong(
+    audit: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    canary: Any,
+    package: Any,
+    found: int,
+    said: str,
+    fails_in_ci: bool,
+) -> None:
+    def fetch(name: str, release: str) -> bytes:
+        answer = canary if (name, release) == audit.CANARY else package
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
+    lines, unchecked, _ = audit.checked([("aiohttp", "1.0")], fetch)
+    assert len(lines) == found and said in unchecked and bool(unchecked) == bool(said)
+    monkeypatch.setattr(audit, "fetched", fetch)
+    monkeypatch.setattr(audit, "installed", lambda: [("aiohttp", "1.0")])
+    for name in ("ranges", "pins", "locks"):
+        monkeypatch.setattr(audit, name, lambda _: [])
+    monkeypatch.setattr(audit, "fitting", list)
+    for environment, fails in (({}, bool(found)), ({"CI": "true"}, fails_in_ci), ({"AUDIT": "required"}, bool(found or said))):
+        for name in ("CI", "AUDIT"):
+            monkeypatch.setenv(name, environment.get(name, ""))
+        assert audit.main() == int(fails), environment
+        assert ("NOT CHECKED" in capsys.readouterr().err) == bool(said)
+
+
+def test_lock_files_have_hashes_and_name_no_registry(audit: ModuleType, tmp_path: Path) -> None:
+    assert list(audit.locks(ROOT)) == []
+    folder = tmp_path / "tests" / "x"
+    folder.mkdir(parents=True)
+    packages = {
+        "": {"name": "x"},
+        "node_modules/a": {"version": "1", "integrity": "sha512-x"},
+        "node_modules/b": {"version": "1"},
+        "node_modules/c": {"version": "1", "integrity": "sha512-x", "resolved": "https://registry.example/c.tgz"},
+        "node_modules/d": {"resolved": "d", "link": True},
+    }
+    (folder / "package-lock.json").write_text(json.dumps({"packages": packages}))
+    (folder / "requirements.txt").write_text("# see https://example.com\na==1\n--index-url https://registry.example/simple\nb @ https://h/b.whl\n")
+    told = list(audit.locks(tmp_path))
+    assert [line.split(": ")[1].split(" ")[0] for line in told] == ["node_modules/b", "node_modules/c", "names", "names"]

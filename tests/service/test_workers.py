@@ -17,6 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from toolwire.gateway.keys import KeyRecords
+from toolwire.gateway.store import Store
 from toolwire.surfaces.http.siblings import merged
 from toolwire.testing.nodes import Node, RedisServer, missing
 
@@ -150,6 +152,30 @@ async def test_metrics_tell_of_every_worker(workers: Workers, client: aiohttp.Cl
     assert page.count("# TYPE process_resident_memory_bytes gauge") == 1
     async with aiohttp.ClientSession() as nobody, nobody.get(f"{workers.url}/metrics") as response:
         assert response.status == 401
+
+
+async def test_workers_together_serve_exactly_a_key_s_budget(workers: Workers) -> None:
+    store = Store(f"sqlite:///{workers._folder}/shared.db")
+    try:
+        _, key = await KeyRecords(store).add("budgeted", {}, {"budget_requests": 4})
+    finally:
+        await store.close()
+    asks = {"model": "slow", "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"authorization": f"Bearer {key}"}
+
+    async def status(session: aiohttp.ClientSession) -> tuple[int, str]:
+        async with session.post(f"{workers.url}/v1/chat/completions", json=asks, headers=headers) as answer:
+            return answer.status, (await answer.json()).get("error", {}).get("code", "")
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
+        known = 0
+        async with asyncio.timeout(20):
+            while known < 30:  # every worker has read the new key
+                async with session.get(f"{workers.url}/v1/models", headers=headers) as answer:
+                    known = known + 1 if answer.status == 200 else 0
+        statuses = [status for status, _ in await asyncio.gather(*(status(session) for _ in range(90)))]
+        assert sorted(set(statuses)) == [200, 429] and statuses.count(200) == 4
+        assert [await status(session) for _ in range(6)] == [(429, "insufficient_quota")] * 6
 
 
 async def test_a_worker_that_is_killed_is_started_again(workers: Workers, client: aiohttp.ClientSession) -> None:

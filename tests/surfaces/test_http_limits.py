@@ -211,6 +211,72 @@ async def test_leaving_before_the_end_does_not_save_a_budget(place: Serve) -> No
         assert (await p.ask(key))[0] == 429
 
 
+async def _over_a_socket(p: Place, key: str) -> int:
+    """One turn over a WebSocket of its own; its status."""
+    async with p.client.ws_connect(p.url + "/v1/responses", headers={"authorization": f"Bearer {key}"}) as socket:
+        await socket.send_json({"type": "response.create", "model": "demo", "input": "hi"})
+        async for message in socket:
+            event = message.json()
+            if event["type"] == "error":
+                return int(event["status"])
+            if event["type"] == "response.completed":
+                return 200
+    raise AssertionError("the connection ended without an answer")
+
+
+async def _streamed(p: Place, key: str, path: str, body: dict[str, Any]) -> int:
+    status, _, told = await p.ask(key, {**body, "stream": True}, path)
+    assert status != 200 or b"[DONE]" in told or b"response.completed" in told
+    return status
+
+
+async def test_hundreds_of_turns_at_once_on_every_surface_get_exactly_the_budget(place: Serve) -> None:
+    responses = {"model": "demo", "input": "hi"}
+    async with place(models={"demo": "say one\npause 200ms\nsay two"}) as p, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as many:
+        p.client = many
+        key = await p.key(budget_requests=3)
+        turns: list[Any] = []
+        for _ in range(40):
+            turns += [
+                _status(p.ask(key)),
+                _status(p.ask(key, responses, "/v1/responses")),
+                _streamed(p, key, "/v1/chat/completions", HI),
+                _streamed(p, key, "/v1/responses", responses),
+                _over_a_socket(p, key),
+            ]
+        statuses = await asyncio.gather(*turns)
+        assert sorted(set(statuses)) == [200, 429] and statuses.count(200) == 3
+        status, _, body = await p.ask(key)
+        assert (status, body["error"]["code"]) == (429, "insufficient_quota")
+        id = (await p.keys.all())[0].id
+        assert p.gateway.usage.held(id) == (0, 0) and (await p.gateway.usage.month(id)).requests == 3
+
+
+async def _status(work: Any) -> int:
+    return int((await work)[0])
+
+
+async def test_a_turn_that_never_ran_gives_its_part_of_the_budget_back(place: Serve) -> None:
+    models = {"demo": "say one\npause 30s\nsay two", "broken": "fail backend no"}
+    async with place(models=models, limits={"backend_concurrent": 1, "queue": 1}) as p:
+        holder, key = await p.key("holder"), await p.key("budgeted", budget_requests=2)
+        id = next(one.id for one in await p.keys.all() if one.name == "budgeted")
+        headers = {"authorization": f"Bearer {holder}"}
+        running = await p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers)
+        waiting = asyncio.ensure_future(p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers))
+        async with asyncio.timeout(10):
+            while not p.gateway.queues.waiting("demo"):
+                await asyncio.sleep(0.01)
+        for _ in range(3):
+            assert (await p.ask(key))[0] == 503, "the queue is full"
+            assert (await p.ask(key, {**HI, "model": "nowhere"}))[0] == 404
+            assert (await p.ask(key, {**HI, "model": "broken"}))[0] >= 400
+        assert p.gateway.usage.held(id) == (0, 0) and (await p.gateway.usage.month(id)).requests == 0
+        waiting.cancel()
+        running.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
 # --- scopes ----------------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from toolwire.testing.notes import Notes, Person
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Ran, ToolCall
-from toolwire.tools.executor import CANCELLED, NO_DECISION, Executor, Toolbox
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Ran, ToolCall, ToolFailed
+from toolwire.tools.executor import CANCELLED, NO_DECISION, NOT_CHANGED, TOO_MANY, UNEXPECTED, Executor, Toolbox
 
 ASKING = Asking("session-1", "model-1", "test")
 YES, NO = Decision(True), Decision(False)
@@ -179,14 +179,113 @@ async def test_a_tool_that_fails_tells_its_error_as_text(desk: Desk) -> None:
     assert await desk.events() == ["approved", "failed"]
 
 
-async def test_a_tool_that_breaks_tells_its_error_as_text_too(desk: Desk) -> None:
+async def test_the_error_of_a_tool_that_breaks_is_for_the_person_the_model_gets_a_constant(desk: Desk) -> None:
+    """The text of an unexpected error may hold contents that nobody granted: a search runs before its results are shared."""
     outcome = await desk.one(call("fails", how="badly"), YES)
-    assert (outcome.result, outcome.notice) == ({"error": "a bug"}, "Tool execution error: a bug")
+    assert (outcome.result, outcome.notice) == ({"error": UNEXPECTED}, "Tool execution error: a bug")
 
 
-async def test_a_call_that_can_not_be_planned_is_not_asked_for(desk: Desk) -> None:
-    outcome = await desk.one(call("fails", how="preview"))
-    assert outcome.result == {"error": "it can not be planned"} and desk.person.shown == [] and desk.notes.steps == []
+@pytest.mark.parametrize(("how", "problem"), [("preview", "it can not be planned"), ("preview badly", UNEXPECTED)])
+async def test_a_call_that_cannot_be_planned_is_asked_about_like_any_other(desk: Desk, how: str, problem: str) -> None:
+    denied = await desk.one(call("fails", how=how), NO)
+    assert [one.shown.problem for one in desk.person.shown[0]] == [problem]
+    assert denied.result == {"error": CANCELLED}
+    assert (await desk.one(call("fails", how=how))).result == {"error": NO_DECISION}
+    approved = await desk.one(call("fails", how=how), YES)
+    assert (approved.status, approved.result) == ("failed", {"error": problem})
+    assert desk.notes.steps == []
+    assert await desk.events() == ["denied", "expired", "approved", "failed"]
+
+
+async def test_the_text_of_an_unexpected_error_is_not_in_the_question(desk: Desk) -> None:
+    await desk.one(call("fails", how="preview badly"), NO)
+    assert "a bug" not in str(desk.person.shown)
+
+
+# --- what is refused without a question -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", [call("rm_rf", path="/"), ToolCall("c", "vault_search", "{"), call("vault_search", query=3)])
+async def test_a_call_that_is_refused_without_a_question_is_in_the_audit_log(desk: Desk, one: ToolCall) -> None:
+    await desk.one(one)
+    (line,) = await desk.approvals.records.audit()
+    assert (line["event"], line["tool"], line["session"], line["model"]) == ("refused", one.name, "session-1", "model-1")
+    assert len(line["arguments_sha256"]) == 64 and desk.person.shown == []
+
+
+async def test_only_so_many_questions_of_a_session_wait_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 3)
+    outcomes = await desk.run([call("vault_search", number, query="x") for number in range(5)], *[NO] * 5)
+    assert [one.result for one in outcomes] == [{"error": CANCELLED}] * 3 + [{"error": TOO_MANY}] * 2
+    assert len(desk.person.shown[0]) == 3
+    assert sorted(await desk.events()) == ["denied"] * 3 + ["refused"] * 2
+    assert (await desk.one(call("vault_search", query="x"), NO)).result == {"error": CANCELLED}  # those that were decided wait no longer
+
+
+async def test_the_limit_counts_one_session_and_leaves_what_a_grant_covers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await desk.one(call("file_read", filePaths=["Diary.md"]), Decision(True, picked=("Diary.md",), remember="tool"))
+    monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 1)
+    executor = Executor(Toolbox(desk.notes.tools()), desk.approvals, None)
+    waiting = asyncio.ensure_future(executor.execute([call("vault_search", query="x")], ASKING))
+    while not await desk.approvals.pending():
+        await asyncio.sleep(0.01)
+    assert (await desk.one(call("vault_search", query="x"), NO)).result == {"error": TOO_MANY}
+    assert (await desk.one(call("file_read", filePaths=["Diary.md"]))).status == "done"
+    other = Executor(Toolbox(desk.notes.tools()), desk.approvals, Person(desk.approvals, NO))
+    (denied,) = await other.execute([call("vault_search", query="x")], Asking("session-2", "model-1", "test"))
+    assert denied.result == {"error": CANCELLED}
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_the_results_of_a_search_past_the_limit_are_not_shared(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await desk.one(call("vault_search", query="x"), Decision(True, remember="tool"), NO)
+    monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 0)
+    for query in ("alpha", "nowhere at all"):
+        assert (await desk.one(call("vault_search", query=query), YES)).result == {"error": TOO_MANY}
+
+
+# --- grants that were given beforehand --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Desk) -> None:
+    class Refuses:
+        name, title, purpose, description, effect = "change", "Change", "Changes.", "Changes.", "write"
+        parameters: ClassVar[dict[str, Any]] = {"type": "object"}
+
+        async def preview(self, arguments: Any) -> Preview:
+            if arguments["when"] == "preview":
+                raise ToolFailed("line 3 is not what you said")
+            return Preview(summary="Changes.")
+
+        async def run(self, arguments: Any, picked: Any, shown: Preview) -> Ran:
+            raise ToolFailed("line 4 is not what you said") if arguments["when"] == "run" else RuntimeError("line 5")
+
+        def share(self, ran: Ran, picked: Any) -> Any:
+            return ran.value
+
+    toolbox = Toolbox([Refuses()])  # type: ignore[list-item]
+
+    async def told(when: str, *decisions: Decision) -> Outcome:
+        return (await Executor(toolbox, desk.approvals, Person(desk.approvals, *decisions)).execute([call("change", when=when)], ASKING))[0]
+
+    assert (await told("preview", YES)).result == {"error": "line 3 is not what you said"}
+    assert (await told("run", Decision(True, remember="tool"))).result == {"error": "line 4 is not what you said"}
+    granted = [await told(when) for when in ("preview", "run", "badly")]
+    assert [one.result for one in granted] == [{"error": NOT_CHANGED}] * 3
+    assert "line 3" in granted[0].notice and "line 4" in granted[1].notice  # the person's own
+
+
+async def test_arguments_that_were_edited_blindly_tell_no_reason_either(desk: Desk) -> None:
+    """`toolwire approvals approve --arguments` shows no preview of what was written there."""
+    outcome = await desk.one(call("vault_search", query="x"), Decision(True, arguments={"query": "alpha"}), NO)
+    assert outcome.status == "denied"
+    outcome = await desk.one(call("fails", how="told"), Decision(True, arguments={"how": "preview"}))
+    assert outcome.result == {"error": UNEXPECTED} and desk.notes.steps == ["search alpha"]
+
+
+async def test_a_question_that_was_stored_before_problems_were_known_is_read() -> None:
+    assert Preview.of({"touched": [], "diff": "", "summary": "s", "pick": False}) == Preview(summary="s")
 
 
 async def test_one_failed_call_does_not_keep_the_others_from_running(desk: Desk) -> None:
@@ -272,7 +371,7 @@ async def test_an_edited_call_that_would_touch_something_else_by_now_does_not_ru
 
 async def test_half_a_character_in_the_arguments_is_refused_before_anybody_is_asked(desk: Desk) -> None:
     outcome = await desk.one(ToolCall("c", "vault_search", '{"query": "\\ud800"}'), YES)
-    assert outcome.status == "failed" and "half a character" in outcome.result["error"] and await desk.events() == []
+    assert outcome.status == "failed" and "half a character" in outcome.result["error"] and await desk.events() == ["refused"]
 
 
 async def test_why_a_tool_failed_is_told_to_the_model_and_not_kept(desk: Desk) -> None:

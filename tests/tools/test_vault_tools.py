@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from toolwire.surfaces.terminal.surface import RuleSurface
 from toolwire.testing.notes import Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
-from toolwire.tools.executor import Executor, Toolbox
+from toolwire.tools.executor import NOT_CHANGED, Executor, Toolbox
 from toolwire.tools.library import Library
 from toolwire.tools.vault_tools import opened, tools_of
 
@@ -92,6 +93,12 @@ def only(*paths: str) -> Callable[[Any], Decision]:
 
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def problem(use: Use) -> str:
+    """What the person was shown to be wrong with the last call."""
+    (approval,) = use.asked()[0]  # type: ignore[attr-defined]
+    return str(approval.shown.problem)
 
 
 # --- search --------------------------------------------------------------------------------------------------------------------------------------
@@ -217,11 +224,59 @@ async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("toolwire.vault.index.connect", full)
-    for name, arguments in (("vault_search", {"query": "x"}), ("file_read", {"filePaths": ["a.md"]}), ("vault_tags", {})):
+    for name, arguments in (("vault_search", {"query": "x"}), ("vault_tags", {})):
         outcome = await use(name, YES, **arguments)
         assert outcome.status == "failed" and "No space left on device (XDG_CACHE_HOME" in outcome.result["error"]
         assert str(library.index.place.folder)[:100] in outcome.notice and str(library.index.place.folder)[:20] not in outcome.result["error"]
     assert caplog.records == []
+
+
+async def test_a_rule_for_a_folder_does_not_count_what_was_found_outside_of_it(library: Library, approvals: Approvals, use: Use) -> None:
+    """A remembered grant let the search run over the whole vault; the rule shares what lies in one folder."""
+    await use("vault_search", Decision(True, remember="tool"), NO, query="waterwheel")
+    toolbox = Toolbox(tools_of(library))
+    allowed = rules.parse(["vault_search:Rivers/**"], toolbox.tools)
+    executor = Executor(toolbox, approvals, RuleSurface(approvals, allowed, lambda: toolbox))
+    (outcome,) = await executor.execute([ToolCall("1", "vault_search", '{"query": "waterwheel"}')], ASKING)
+    assert [one["path"] for one in outcome.result["result"]["results"]] == ["Rivers/Mill.md"]
+    assert (outcome.result["found"], outcome.result["shared"]) == (1, 1)
+
+
+async def test_that_no_note_has_all_words_is_told_with_results_only(use: Use) -> None:
+    query = "waterwheel superset"
+    assert (await use("vault_search", YES, everything, query=query)).result["result"]["relaxed"]
+    nothing = Decision(True, picked=())
+    assert "relaxed" not in (await use("vault_search", YES, nothing, query=query)).result["result"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "absent", "newText": "x"}]}),
+        ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "l", "newText": "x"}]}),
+        ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "mill", "newText": "MILL"}, {"oldText": "MILL", "newText": "mill"}]}),
+        ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "mill", "newText": "x"}], "baseHash": "0" * 64}),
+        ("note_edit", {"filePath": "Gone.md", "edits": [{"oldText": "mill", "newText": "x"}]}),
+        ("note_edit", {"filePath": "Latin.md", "edits": [{"oldText": "mill", "newText": "x"}]}),
+        ("note_write", {"filePath": "Mill.md", "content": "x", "baseHash": "0" * 64}),
+        ("note_write", {"filePath": "Mill.md", "content": "The mill.\n", "baseHash": sha(b"The mill.\n")}),
+    ],
+)
+@pytest.mark.parametrize("by", ["grant", "rule"])
+async def test_a_standing_grant_answers_every_change_that_fails_alike(
+    library: Library, approvals: Approvals, use: Use, folder: Path, tool: str, arguments: dict[str, Any], by: str
+) -> None:
+    (folder / "Mill.md").write_text("The mill.\n")
+    (folder / "Latin.md").write_bytes(b"caf\xe9")
+    toolbox = Toolbox(tools_of(library))
+    surface: Any = Person(approvals)
+    if by == "grant":
+        await use(tool, Decision(True, remember="tool"), **{**arguments, "filePath": "Other.md"})
+    else:
+        surface = RuleSurface(approvals, rules.parse([tool], toolbox.tools), lambda: toolbox)
+    (outcome,) = await Executor(toolbox, approvals, surface).execute([ToolCall("1", tool, json.dumps(arguments))], ASKING)
+    assert outcome.result == {"error": NOT_CHANGED}
+    assert (folder / "Mill.md").read_text() == "The mill.\n"
 
 
 # --- reading -------------------------------------------------------------------------------------------------------------------------------------
@@ -474,7 +529,7 @@ async def test_a_note_is_replaced_only_on_the_base_that_was_read(use: Use, folde
     (folder / "Diary/2026-01-02.md").write_text("somebody else's words\n")
     outcome = await use("note_write", YES, filePath="Diary/2026-01-02.md", content="mine\n", baseHash=read["sha256"])
     assert outcome.status == "failed" and "has changed since it was read" in outcome.result["error"]
-    assert use.asked() == []  # type: ignore[attr-defined]
+    assert "has changed since it was read" in problem(use)
     assert (folder / "Diary/2026-01-02.md").read_text() == "somebody else's words\n"
 
 
@@ -495,7 +550,7 @@ async def test_a_note_that_changed_between_question_and_grant_is_not_overwritten
         return YES
 
     outcome = await use(tool, approve_too_late, filePath="Diary/2026-01-02.md", **arguments)
-    assert outcome.status == "failed"
+    assert outcome.result == {"error": "Diary/2026-01-02.md: the note has changed since the person was asked"}
     assert note.read_text() == "somebody else's words\n"
 
 
@@ -516,7 +571,7 @@ async def test_an_edit_changes_its_place_and_no_other_byte(use: Use, folder: Pat
 async def test_an_edit_needs_its_text_to_stand_there_exactly_once(use: Use, old: str, words: str) -> None:
     outcome = await use("note_edit", YES, filePath="Diary/2026-01-02.md", edits=[{"oldText": old, "newText": "x"}])
     assert outcome.status == "failed" and words in outcome.result["error"]
-    assert use.asked() == []  # type: ignore[attr-defined]
+    assert words in problem(use)
 
 
 @pytest.mark.parametrize("path", ["../out.md", ".obsidian/plugins/x.md", "run.sh", "Boards/Plan.canvas", "/tmp/x.md", "a/../../x.md", ""])
@@ -528,11 +583,75 @@ async def test_what_must_not_be_written_is_refused_before_anybody_is_asked(use: 
     assert not (folder.parent / "out.md").exists()
 
 
-async def test_a_change_that_changes_nothing_is_not_asked_for(use: Use, folder: Path) -> None:
+async def test_a_write_that_changes_nothing_is_a_write_like_any_other(use: Use, folder: Path) -> None:
     same = (folder / "Programming/React.md").read_text()
     outcome = await use("note_write", YES, filePath="Programming/React.md", content=same)
-    assert outcome.result == {"error": "The note is already as asked for; nothing would change."}
-    assert use.asked() == []  # type: ignore[attr-defined]
+    assert outcome.result == {"result": {"path": "Programming/React.md", "created": False, "sha256": sha(same.encode())}}
+    (approval,) = use.asked()[0]  # type: ignore[attr-defined]
+    assert approval.shown.summary == "writes Programming/React.md: its text stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("note_edit", {"edits": [{"oldText": "mill", "newText": "MILL"}, {"oldText": "MILL", "newText": "mill"}]}),
+        ("note_write", {"content": "The mill.\n", "baseHash": sha(b"The mill.\n")}),
+    ],
+)
+async def test_a_change_of_a_certain_text_that_changes_nothing_is_a_problem(use: Use, folder: Path, tool: str, arguments: dict[str, Any]) -> None:
+    """Under a standing grant it would confirm a guess of the note's text and leave no trace."""
+    (folder / "Mill.md").write_text("The mill.\n")
+    outcome = await use(tool, YES, filePath="Mill.md", **arguments)
+    assert "already as asked for" in outcome.result["error"] and "already as asked for" in problem(use)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("note_edit", {"edits": [{"oldText": "mill", "newText": "mill"}]}, "are the same"),
+        ("note_edit", {"edits": [{"oldText": "a", "newText": "b"}, {"oldText": "x\r\ny", "newText": "x\ny"}]}, "edit 2"),
+        ("note_edit", {"edits": [{"oldText": "", "newText": "b"}]}, "edits/0/oldText"),
+        ("note_write", {"content": "x\0"}, "NUL"),
+        ("note_write", {"content": "x" * 5_000_000}, "too large"),
+    ],
+)
+async def test_what_no_note_could_take_is_refused_before_anybody_is_asked(use: Use, tool: str, arguments: dict[str, Any], words: str) -> None:
+    for path in ("Rivers/Mill.md", "Nowhere.md"):
+        outcome = await use(tool, YES, filePath=path, **arguments)
+        assert outcome.status == "failed" and words in outcome.result["error"]
+        assert use.asked() == []  # type: ignore[attr-defined]
+
+
+async def test_a_hash_is_given_with_the_whole_text_only(use: Use, folder: Path) -> None:
+    """The hash of a note that was read in part would confirm guesses of the rest."""
+    (folder / "Two.md").write_text("open\nsecret\n")
+    whole = (await use("file_read", everything, filePaths=["Two.md"])).result["result"][0]
+    assert whole["sha256"] == sha(b"open\nsecret\n")
+    for ranges in ([{"filePath": "Two.md", "endLine": 1}], [{"filePath": "Two.md", "startLine": 2}]):
+        part = (await use("file_read", everything, filePaths=["Two.md"], ranges=ranges)).result["result"][0]
+        assert "secret" in part["content"] or "open" in part["content"]
+        assert "sha256" not in part
+    edits = [{"oldText": "open", "newText": "public"}]
+    blind = (await use("note_edit", YES, filePath="Two.md", edits=edits)).result["result"]
+    assert blind == {"path": "Two.md", "created": False}
+    (folder / "Two.md").write_text("open\nsecret\n")
+    known = (await use("note_edit", YES, filePath="Two.md", edits=edits, baseHash=whole["sha256"])).result["result"]
+    assert known == {"path": "Two.md", "created": False, "sha256": sha(b"public\nsecret\n")}
+
+
+async def test_the_hash_of_a_note_that_was_cut_is_not_given(use: Use, library: Library, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "Long.md").write_text("x" * 100 + "\n" + "y" * 100 + "\n")
+    monkeypatch.setattr(library.vault, "limits", replace(library.vault.limits, call_bytes=120))
+    part = (await use("file_read", everything, filePaths=["Long.md"])).result["result"][0]
+    assert part["truncated"] and "sha256" not in part
+
+
+async def test_a_file_is_read_though_the_index_can_not_be_kept(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("toolwire.vault.index.connect", full)
+    assert (await use("file_read", everything, filePaths=["Rivers/Mill.md"])).status == "done"
 
 
 async def test_a_declined_change_leaves_no_trace(use: Use, folder: Path) -> None:
@@ -548,7 +667,7 @@ async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_
     calls = [ToolCall(f"call_{text}", "note_write", json.dumps({"filePath": "Rivers/Mill.md", "content": text})) for text in ("first", "second")]
     first, second = await Executor(Toolbox(tools_of(library)), approvals, Person(approvals, YES, YES)).execute(calls, ASKING)
     assert (first.status, second.status) == ("done", "failed")
-    assert "has changed since you were asked" in second.result["error"]
+    assert "has changed since the person was asked" in second.result["error"]
     assert (folder / "Rivers/Mill.md").read_text() == "first"
 
 

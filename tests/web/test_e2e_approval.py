@@ -226,7 +226,7 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     (here.vault / "Coffee.md").write_text("# Coffee\n\nNone left.\n")  # it is another note by now than the one that was shown
     approve(dialog)
     gone(page)
-    told(page, "changed since you were asked")
+    told(page, "changed since the person was asked")
     expect(card(page, "Write a note")).to_contain_text("failed")
     assert (here.vault / "Coffee.md").read_text() == "# Coffee\n\nNone left.\n"
 
@@ -434,3 +434,45 @@ def test_a_question_that_nobody_decides_expires_and_nothing_runs(site: Any, brow
     told(page, "Nobody decided about this tool call in time; it did not run")
     assert [one["status"] for one in approvals(page, "expired")] == ["expired"]
     assert not (here.vault / "Cup.md").exists()
+
+
+# --- a call that cannot work ---------------------------------------------------------------------------------------------------------------------
+
+ABSENT = {"filePath": "Tea.md", "edits": [{"oldText": "no such\u200b text", "newText": "x"}]}
+EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
+
+
+@pytest.mark.parametrize(("name", "words"), [("Approve and Tell the Reason", "is not in the note"), ("Cancel", "User cancelled tool execution")])
+def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_by_a_yes(site: Any, browse: Any, name: str, words: str) -> None:
+    page = browse(site(models={"m": {"script": EDIT_ABSENT}})).tab()
+    send(page)
+    dialog = asked(page)
+    problem = dialog.get_by_role("note")
+    expect(problem).to_contain_text("This call cannot work: Tea.md: the text to replace is not in the note")
+    expect(problem).to_contain_text("If you approve, nothing is run or changed, and m is told this reason.")
+    expect(dialog).to_contain_text("no such⟨U+200B⟩ text")
+    button(dialog, name).click()
+    told(page, words)
+    if name == "Cancel":
+        expect(answer(page)).not_to_contain_text("is not in the note")
+
+
+def test_editing_a_call_that_cannot_work_shows_what_the_edited_one_would_do(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": EDIT_ABSENT}})).tab()
+    send(page)
+    dialog = asked(page)
+    edits = dialog.get_by_role("textbox", name="edits")
+    edits.fill(json.dumps([{"oldText": "# ", "newText": "## "}]))
+    expect(dialog.get_by_role("note")).to_have_count(0)
+    expect(button(dialog, "Approve and Execute")).to_be_visible()
+    edits.fill(json.dumps([{"oldText": "still absent", "newText": "x"}]))
+    expect(dialog.get_by_role("note")).to_contain_text("This call cannot work")
+    button(dialog, "Approve and Tell the Reason").click()
+    told(page, "is not in the note")
+
+
+def test_the_inbox_says_why_a_call_cannot_work(site: Any, browse: Any) -> None:
+    browser = browse(site(models={"m": {"script": EDIT_ABSENT}}))
+    send(browser.tab())
+    page = browser.tab("/ui/inbox")
+    expect(page.get_by_text("Cannot work: Tea.md: the text to replace is not in the note").first).to_be_visible()

@@ -15,6 +15,7 @@ from toolwire.turn import Result, Turn
 
 Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
 Constrained = Literal["text", "call"]
+Recalled = Literal["text", "sealed"]
 Batch = list[Event]
 
 
@@ -27,6 +28,8 @@ class Capabilities:
 
     tools: bool = False
     tool_choice: bool = False
+    allowed_tools: bool = False
+    """A `tool_choice` of allowed tools goes to the server as it is. Otherwise the server is offered those tools alone."""
     parallel: bool = False
     custom_tools: bool = False
     strict: bool = False
@@ -45,6 +48,10 @@ class Capabilities:
     reasoning: bool = False
     usage: bool = True
     fields: frozenset[str] = field(default_factory=frozenset)
+    passes: frozenset[str] = frozenset()
+    """Request fields that neither of OpenAI's APIs has and that are passed on as they came; `*`: all of them."""
+    recalls: frozenset[Recalled] = frozenset()
+    """Which reasoning of earlier turns the model gets back: `text`, its words; `sealed`, what its provider encrypted."""
 
 
 class Backend(Protocol):

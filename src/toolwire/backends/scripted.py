@@ -31,6 +31,7 @@ from toolwire.turn import Call, Message, Result, TextPart, Turn
 _NATIVE = Capabilities(
     tools=True,
     tool_choice=True,
+    allowed_tools=True,
     parallel=True,
     custom_tools=True,
     strict=True,
@@ -38,7 +39,7 @@ _NATIVE = Capabilities(
     images=True,
     reasoning=True,
 )
-_TEXT_ONLY = replace(_NATIVE, tools=False, tool_choice=False, parallel=False, custom_tools=False)
+_TEXT_ONLY = replace(_NATIVE, tools=False, tool_choice=False, allowed_tools=False, parallel=False, custom_tools=False)
 KEPT = 16
 _TOKEN = 4  # characters that count as a token where the script does not say
 

@@ -100,7 +100,7 @@ def _waits(status: int, wait_s: float) -> None:
 
 
 def _said(line: str) -> int:
-    from toolwire.surfaces.terminal.shown import one_line
+    from toolwire.surfaces.shown import one_line
 
     print(f"toolwire: {one_line(line, 400)}", file=sys.stderr)
     return NOT_RUN

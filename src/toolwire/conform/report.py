@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 from toolwire.conform.catalogue import CATALOGUE
 from toolwire.conform.engine import Finding, Outcome
 from toolwire.conform.probe import shown
-from toolwire.surfaces.terminal.shown import one_line
+from toolwire.surfaces.shown import one_line
 
 WIDTH = 100
 MARKS = {"pass": "pass", "fail": "FAIL", "not-run": "-"}

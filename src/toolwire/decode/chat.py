@@ -1,8 +1,8 @@
 """A chat completions request → Turn.
 
 Accepted are the shapes that OpenAI documents and those that real clients send besides: empty assistant messages, `content` null or "" beside calls,
-`name` on tool messages, flat tools, camelCase `toolChoice` and `parallelToolCalls`, legacy `functions`. Fields unknown to OpenAI pass and stand in
-`Turn.sent`.
+`name` on tool messages, flat tools, camelCase `toolChoice` and `parallelToolCalls`, legacy `functions`. Fields that are not read here, among them
+those that OpenAI does not know, are kept in `Turn.rest` for backends that take them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from toolwire.decode.fields import (
     check,
     integer,
     invalid,
+    leftover,
     logit_bias,
     members,
     missing,
@@ -42,7 +43,8 @@ from toolwire.decode.history import LEGACY_ID, pair
 from toolwire.decode.tools import NOTHING, Toolbox
 from toolwire.turn import NO_SAMPLING, Call, Item, Message, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
 
-MAX_N = 8
+MAX_N = 128
+"""As OpenAI has it. `gateway/choices.py` runs only a few of them at a time."""
 
 FIELDS: dict[str, Rule] = {
     **COMMON,
@@ -80,6 +82,16 @@ SAMPLED = frozenset(
     }
 )
 TOOLED = frozenset({"tools", "functions", "tool_choice", "function_call"})
+READ = SAMPLED | TOOLED | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
+"""The fields that this module turns into something. The others are kept as they came."""
+OF_ROLE: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("system", "developer", "user", "function"), frozenset({"role", "content", "name"})),
+    "assistant": frozenset({"role", "content", "name", "refusal", "tool_calls", "function_call", "reasoning_content"}),
+    "tool": frozenset({"role", "content", "name", "tool_call_id"}),
+}
+"""The members of a message that are read, by its role."""
+OF_CALL = frozenset({"id", "type", "function", "custom", "index"})
+OF_FUNCTION = frozenset({"name", "arguments", "input"})
 SPEAKERS = frozenset({"system", "developer", "user"})
 ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 
@@ -90,12 +102,13 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
     """The turn that a chat completions request asks for. `caller` is the id of the key that asks."""
     sent = check(body, FIELDS)
     name = model(body)
-    items, notes = _history(body.get("messages"))
+    noted: list[Note] = []
+    items, healed = _history(body.get("messages"), noted)
     specs: tuple[ToolSpec, ...] = ()
     choice, legacy = NOTHING, False
     if not sent.isdisjoint(TOOLED):
         specs, choice, legacy, of_tools = _tools(body)
-        notes += of_tools
+        noted += of_tools
     parallel = aliased(body, "parallel_tool_calls")
     response_format, options = body.get("response_format"), body.get("stream_options")
     return Turn(
@@ -106,7 +119,7 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
         tools=specs,
         tool_choice=choice,
         parallel=not legacy and parallel is not False,
-        output=formats.TEXT if response_format is None else formats.read(response_format, "response_format", "chat"),
+        output=formats.TEXT if response_format is None else formats.read(response_format, "response_format", "chat", noted),
         sampling=NO_SAMPLING if sent.isdisjoint(SAMPLED) else _sampling(body),
         n=body.get("n") or 1,
         stream=body.get("stream") is True,
@@ -116,7 +129,8 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
         metadata=body.get("metadata") or {},
         user=body.get("user"),
         sent=sent,
-        notes=notes,
+        notes=(*healed, *noted),
+        rest={} if sent <= READ else {field: body[field] for field in sent - READ if field in body},
     )
 
 
@@ -155,7 +169,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[ToolSpec, ...], ToolChoice, b
 # --- messages ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def _history(messages: Any) -> tuple[tuple[Item, ...], tuple[Note, ...]]:
+def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[Note, ...]]:
     if messages is None:
         raise missing("messages")
     if not messages:
@@ -169,41 +183,43 @@ def _history(messages: Any) -> tuple[tuple[Item, ...], tuple[Note, ...]]:
         role = message.get("role")
         if type(role) is not str:
             raise missing(f"messages[{i}].role") if role is None else wrong_type(f"messages[{i}].role", "a string", role)
+        if role in OF_ROLE:
+            leftover(message, OF_ROLE[role], "messages", notes)
         if role in SPEAKERS:
             text = message.get("content")
             if type(text) is str and "name" not in message:
                 items.append(Message(role, (TextPart(text),) if text else ()))  # type: ignore[arg-type]
             else:
-                parts, refusal = content.read(text, f"messages[{i}].content")
+                parts, refusal = content.read(text, f"messages[{i}].content", notes)
                 items.append(Message(role, parts, optional_string(message, "name", f"messages[{i}]"), refusal))  # type: ignore[arg-type]
             paths.append("")
         elif role == "assistant":
-            legacy_calls = _assistant(message, i, items, paths, legacy_calls)
+            legacy_calls = _assistant(message, i, items, paths, legacy_calls, notes)
         elif role == "tool" or role == "function":
-            items.append(_result(message, role, f"messages[{i}]"))
+            items.append(_result(message, role, f"messages[{i}]", notes))
             paths.append(f"messages[{i}].tool_call_id" if role == "tool" else f"messages[{i}].name")
         else:
             raise not_one_of(f"messages[{i}].role", role, ROLES)
     return pair(items, paths, "messages") if any(paths) else (tuple(items), ())  # only calls and their results have a path
 
 
-def _result(message: dict[str, Any], role: str, path: str) -> Result:
+def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) -> Result:
     text = message.get("content")
     if role == "tool":
         return Result(
             required_id(message, "tool_call_id", path),
-            content.read_parts(text, f"{path}.content"),
+            content.read_parts(text, f"{path}.content", notes),
             name=optional_string(message, "name", path),
         )
     name = called_name(message, path)
-    return Result(LEGACY_ID, content.read_parts("" if text is None else text, f"{path}.content"), name=name)
+    return Result(LEGACY_ID, content.read_parts("" if text is None else text, f"{path}.content", notes), name=name)
 
 
-def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int) -> int:
-    """Adds what an assistant said and called: reasoning, message, calls. Gives the number of legacy calls so far."""
+def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int, notes: list[Note]) -> int:
+    """Adds what an assistant said and called: reasoning, message, calls. Returns the number of legacy calls so far."""
     path = f"messages[{i}]"
     text = message.get("content")
-    parts, refused = content.read("" if text is None else text, f"{path}.content")
+    parts, refused = content.read("" if text is None else text, f"{path}.content", notes)
     refusal = optional_string(message, "refusal", path) or refused
     calls = message.get("tool_calls")
     legacy = message.get("function_call")
@@ -218,7 +234,7 @@ def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[s
         paths.append("")
     for k, call in enumerate(calls or ()):
         where = f"{path}.tool_calls[{k}]"
-        items.append(_call(call, where))
+        items.append(_call(call, where, notes))
         paths.append(f"{where}.id")
     if legacy is not None:
         where = f"{path}.function_call"
@@ -229,8 +245,9 @@ def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[s
     return legacy_calls
 
 
-def _call(call: Any, path: str) -> Call:
+def _call(call: Any, path: str, notes: list[Note]) -> Call:
     object_(path, call)
+    leftover(call, OF_CALL, path, notes)
     call_id = required_id(call, "id", path)
     kind = call.get("type")
     if kind is None:
@@ -242,4 +259,5 @@ def _call(call: Any, path: str) -> Call:
     if inner is None:
         raise missing(where)
     object_(where, inner)
+    leftover(inner, OF_FUNCTION, where, notes)
     return Call(call_id, called_name(inner, where), required_string(inner, "input" if kind == "custom" else "arguments", where), kind)

@@ -2,7 +2,8 @@
 
 A rule is a function of (path, value) that raises `ToolwireError` or returns. The tables of `chat.py` and `responses.py` give a rule to each field
 that OpenAI checks; `check` walks the body's own fields over such a table. Null means absent everywhere. A path is made of known field names and
-indexes only; a client's value stands in a message cut short and with its control characters escaped, its key names never do.
+indexes only; a client's value stands in a message cut short and with its control characters escaped, its key names never do. Members of objects that
+nobody reads are noted by `leftover`, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -193,9 +194,13 @@ COMMON: dict[str, Rule] = {
 }
 
 
-MEMBERS: dict[str, tuple[str, ...]] = {"text": ("verbosity",), "reasoning": ("summary",), "stream_options": ("include_obfuscation",)}
-"""Members that are honoured or not apart from the field that holds them; they are named with it, as in `text.verbosity`."""
-_HOLDERS = frozenset(MEMBERS)
+HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
+"""Fields whose members are honoured or not one by one, as in `text.verbosity`, and the member that shares the holder's own fate."""
+_HOLDERS = frozenset(HOLDERS)
+MOST_NOTES = 16
+"""How many fields that nobody reads are named in one report."""
+_SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")
+_INDEX = re.compile(r"\[\d+\]")
 
 
 # --- the engine --------------------------------------------------------------------------------------------------------------------------------
@@ -214,9 +219,25 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
         if rule is not None:
             rule(name, value)
     if not _HOLDERS.isdisjoint(sent):
-        held = {name: body[name] for name in sent if name in MEMBERS and isinstance(body.get(name), dict)}
-        sent += [f"{name}.{member}" for name, value in held.items() for member in MEMBERS[name] if value.get(member)]
+        held = {name: body[name] for name in sent if name in HOLDERS and isinstance(body.get(name), dict)}
+        sent += [f"{name}.{member}" for name, value in held.items() for member in value if member != HOLDERS[name] and value[member]]
     return frozenset(sent)
+
+
+def is_safe(name: str) -> bool:
+    """Whether a client's field name may appear in the report, which is a header."""
+    return all(map(_SAFE.match, name.split(".", 1)))
+
+
+def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: list[Note]) -> None:
+    """Notes each member of an object that nobody reads and that says something, by its name: `messages.audio`."""
+    if holder.keys() <= read:
+        return
+    where = _INDEX.sub("", path)
+    for name in sorted(holder.keys() - read):
+        note = (f"{where}.{name if is_safe(name) else 'unknown'}", "ignored")
+        if holder[name] and note not in notes and len(notes) < MOST_NOTES:
+            notes.append(note)
 
 
 def aliased(body: Mapping[str, Any], name: str) -> Any:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolwire.decode.fields import missing, not_one_of, object_, optional_string, required_name, required_string, wrong_type
+from toolwire.decode.fields import Note, leftover, missing, not_one_of, object_, optional_string, required_name, required_string, wrong_type
 from toolwire.turn import Api, OutputFormat
 
 TYPES = ("text", "json_object", "json_schema")
 TEXT = OutputFormat()
 JSON_OBJECT = OutputFormat("json_object")
+_OF_SCHEMA = frozenset({"type", "name", "schema", "strict", "description"})
 
 
-def read(value: Any, path: str, api: Api) -> OutputFormat:
+def read(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFormat:
+    """The format. Members that nobody reads are added to `notes`."""
     object_(path, value)
     kind = required_string(value, "type", path)
+    leftover(value, _OF_SCHEMA | {"json_schema"}, path, notes)
     if kind == "text":
         return TEXT
     if kind == "json_object":
@@ -32,6 +35,7 @@ def read(value: Any, path: str, api: Api) -> OutputFormat:
     else:
         path = f"{path}.json_schema"
         object_(path, inner)
+        leftover(inner, _OF_SCHEMA, path, notes)
     name = required_name(inner, path)
     schema = inner.get("schema")
     if schema is None:

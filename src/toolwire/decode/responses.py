@@ -33,6 +33,7 @@ from toolwire.decode.fields import (
     called_name,
     check,
     integer,
+    leftover,
     members,
     missing,
     model,
@@ -82,6 +83,21 @@ ECHOED = (
     "store",
     "user",
 )
+READ_HERE = frozenset(
+    "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning temperature top_p max_output_tokens stream "
+    "stream_options store generate metadata user include truncation".split()
+)
+"""The fields that this module or the gateway turns into something. The others are kept as they came."""
+OF_ITEM: dict[str, frozenset[str]] = {
+    "message": frozenset({"type", "id", "status", "role", "content"}),
+    "function_call": frozenset({"type", "id", "status", "call_id", "name", "arguments", "namespace"}),
+    "custom_tool_call": frozenset({"type", "id", "status", "call_id", "name", "input", "namespace"}),
+    **dict.fromkeys(
+        ("function_call_output", "custom_tool_call_output"), frozenset({"type", "id", "status", "call_id", "name", "namespace", "output"})
+    ),
+    "reasoning": frozenset({"type", "id", "status", "summary", "content", "encrypted_content"}),
+}
+"""The members of an input item that are read, by its type."""
 ROLES = ("assistant", "system", "developer", "user")
 SKIPPED = frozenset(
     {
@@ -205,7 +221,7 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
         box.read(tools)
     choice, choice_echo = box.choose(aliased(body, "tool_choice"))
     text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
-    output = formats.TEXT if text.get("format") is None else formats.read(text["format"], "text.format", "responses")
+    output = formats.TEXT if text.get("format") is None else formats.read(text["format"], "text.format", "responses", box.notes)
     verbosity, effort = text.get("verbosity"), reasoning.get("effort")
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
     parallel = aliased(body, "parallel_tool_calls")
@@ -250,6 +266,7 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
         sent=sent,
         notes=(*reader.notes, *healed, *box.notes, *_unknown_n(body)),
         echo=echo,
+        rest={} if sent <= READ_HERE else {field: body[field] for field in sent - READ_HERE if field in body},
     )
 
 
@@ -307,12 +324,14 @@ class _Reader:
             kind = entry.get("type")
             if kind is None:
                 kind = "message" if "role" in entry else "item_reference" if type(entry.get("id")) is str else None
+            if type(kind) is str and kind in OF_ITEM:
+                leftover(entry, OF_ITEM[kind], field, self.notes)
             if kind == "message":
-                self.add(_message(entry, path))
+                self.add(_message(entry, path, self.notes))
             elif kind == "function_call" or kind == "custom_tool_call":
                 self._call(entry, kind, path)
             elif kind == "function_call_output" or kind == "custom_tool_call_output":
-                self.add(_result(entry, kind, path), f"{path}.call_id")
+                self.add(_result(entry, kind, path, self.notes), f"{path}.call_id")
             elif kind == "reasoning":
                 self.add(_reasoning(entry, path))
             elif type(kind) is not str:
@@ -341,21 +360,21 @@ class _Reader:
         self.add(call, f"{path}.call_id")
 
 
-def _message(entry: dict[str, Any], path: str) -> Message:
+def _message(entry: dict[str, Any], path: str, notes: list[Note]) -> Message:
     role = required_string(entry, "role", path)
     if role not in ROLES:
         raise not_one_of(f"{path}.role", role, ROLES)
     text = entry.get("content")
     if text is None and role == "assistant":
         text = ""
-    parts, refusal = content.read(text, f"{path}.content")
+    parts, refusal = content.read(text, f"{path}.content", notes)
     return Message(role, parts, None, refusal, optional_string(entry, "phase", path))  # type: ignore[arg-type]
 
 
-def _result(entry: dict[str, Any], kind: str, path: str) -> Result:
+def _result(entry: dict[str, Any], kind: str, path: str, notes: list[Note]) -> Result:
     return Result(
         required_id(entry, "call_id", path),
-        content.read_parts(entry.get("output"), f"{path}.output"),
+        content.read_parts(entry.get("output"), f"{path}.output", notes),
         "custom" if kind == "custom_tool_call_output" else "function",
         optional_string(entry, "name", path),
     )

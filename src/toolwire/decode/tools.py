@@ -22,6 +22,7 @@ from toolwire.decode.fields import (
     Note,
     array,
     invalid,
+    leftover,
     missing,
     not_one_of,
     object_,
@@ -60,6 +61,10 @@ HOSTED = frozenset(
 )
 REDACTED = "<redacted>"
 """What capturing tools write in place of a value; captured requests are replayed as they are."""
+OF_FUNCTION = frozenset({"type", "function", "name", "description", "parameters", "strict"})
+OF_CUSTOM = frozenset({"type", "custom", "name", "description", "format"})
+OF_NAMESPACE = frozenset({"type", "name", "tools"})
+"""The members of a tool that are read; the others are noted."""
 MODES = ("none", "auto", "required")
 CALLABLE = ("function", "custom")
 NOTHING = ToolChoice("none")
@@ -105,10 +110,13 @@ class Toolbox:
             path = f"functions[{i}]"
             object_(path, function)
             self._declare(_function(function, path), f"{path}.name")
+            leftover(function, OF_FUNCTION, "functions", self.notes)
 
     def _callable(self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None) -> tuple[ToolSpec, dict[str, Any]]:
         """A function or custom tool, and its flat form."""
         inner = tool.get(kind)
+        for holder in (tool, inner) if type(inner) is dict else (tool,):
+            leftover(holder, OF_CUSTOM if kind == "custom" else OF_FUNCTION, "tools", self.notes)
         if inner is None:
             if self.api == "chat" and namespace is None and tool.get("name") is None:
                 raise missing(f"{path}.{kind}")
@@ -121,14 +129,13 @@ class Toolbox:
             wire = tool if inner is tool else {"type": "custom", **inner}
             return spec, wire if spec.format is None else {**wire, "format": spec.format}
         spec = _function(inner, path, namespace)
-        strict = inner.get("strict")
         wire = {"type": "function", "name": spec.name, "description": inner.get("description"), "parameters": spec.parameters}
-        wire["strict"] = True if strict is None else strict
-        return spec, wire
+        return spec, {**wire, "strict": spec.strict}
 
     def _namespace(self, tool: dict[str, Any], path: str) -> None:
         name = required_name(tool, path)
         optional_string(tool, "description", path)
+        leftover(tool, OF_NAMESPACE, "tools.namespace", self.notes)
         nested = tool.get("tools")
         if nested is None:
             raise missing(f"{path}.tools")

@@ -7,8 +7,8 @@
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
     trailing comma                    left out                 True, False, None         true, false, null
 
-Each mend is named in `issues`. Anything else is a violation: the flow stops at that very character, wherever the pieces were cut (law 4). No
-recursion; nesting is bounded by `MAX_DEPTH`. Standard library only.
+Each mend is named in `issues`. Anything else is a violation, for example the same key twice in one object: the flow stops at that very character,
+wherever the pieces were cut (law 4). No recursion; nesting is bounded by `MAX_DEPTH`. Standard library only.
 """
 
 from __future__ import annotations
@@ -51,12 +51,29 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 class JsonFlow:
     """One JSON value, in pieces. `run` consumes from a buffer and returns where it stopped; `out` collects strict JSON."""
 
-    __slots__ = ("_closing", "_held", "_mark", "_number", "_quote", "_stack", "_word", "issues", "out", "state")
+    __slots__ = (
+        "_closing",
+        "_held",
+        "_key",
+        "_key_from",
+        "_keys",
+        "_mark",
+        "_number",
+        "_quote",
+        "_stack",
+        "_word",
+        "issues",
+        "nested",
+        "out",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.state = VALUE
         self.out: list[str] = []
         self.issues: list[str] = []
+        self.nested = False
+        """An object is inside of the value."""
         self._stack: list[str] = []
         self._quote = '"'
         self._word = ""
@@ -64,6 +81,9 @@ class JsonFlow:
         self._held: list[str] = []  # a comma and the white space after it, until the next token tells whether the comma may stay
         self._mark = 0
         self._closing = False  # the string being read is a key
+        self._keys: list[set[str]] = []  # of every open object
+        self._key: list[str] = []  # what earlier pieces had of the key being read
+        self._key_from = 0  # where the rest of it begins
 
     @property
     def done(self) -> bool:
@@ -82,7 +102,8 @@ class JsonFlow:
     def run(self, buffer: str, position: int) -> int:
         """Consumes as much of `buffer` from `position` as it can; stops behind the value, or at the character that no mending explains."""
         end = len(buffer)
-        if self.state == STRING and self._quote == '"' and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
+        self._key_from = position
+        if self.state == STRING and not self._closing and self._quote == '"' and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
             if position < end:
                 self.out.append(buffer[position:] if position else buffer)
             return end  # amid a long string: nearly every piece
@@ -107,6 +128,8 @@ class JsonFlow:
                 position = _WHITE.match(buffer, position).end()  # type: ignore[union-attr]
                 continue
             position = self._token(buffer, position, state)
+        if self._closing and self.state in (STRING, KEY_WORD):
+            self._key.append(buffer[self._key_from : position])
         if self.state in (WORD, KEY_WORD):
             self._mark = position  # a word is written when it is whole
         elif self._held and self.state in (KEY, VALUE) and position > self._mark:
@@ -121,6 +144,13 @@ class JsonFlow:
             self.state = DONE
         elif self.state == WORD and not self._stack:
             self._end_word(0)
+
+    def flush(self) -> str:
+        """The text ends here: what was not written yet, with a comma or the beginning of a word that waited for more."""
+        self._release()
+        if self.state == WORD:
+            self.out.append(self._word)
+        return self.take()
 
     # --- one token -----------------------------------------------------------------------------------------------------------------------------
 
@@ -137,11 +167,13 @@ class JsonFlow:
             return self._close(buffer, position, char)
         self._release()
         if state == KEY or state == FIRST_KEY:
-            return self._key(buffer, position, char)
+            return self._open_key(buffer, position, char)
         return self._value(buffer, position, char)
 
-    def _key(self, buffer: str, position: int, char: str) -> int:
+    def _open_key(self, buffer: str, position: int, char: str) -> int:
         self._closing = True
+        self._key.clear()
+        self._key_from = position + (char in "\"'")
         if char == '"' or char == "'":
             return self._open_string(buffer, position, char)
         if char.isascii() and (char.isalpha() or char in "_$"):
@@ -158,7 +190,10 @@ class JsonFlow:
         if char == "{" or char == "[":
             if len(self._stack) >= MAX_DEPTH:
                 return self._fail(position, "too_deep")
+            self.nested = self.nested or (char == "{" and bool(self._stack))
             self._stack.append("}" if char == "{" else "]")
+            if char == "{":
+                self._keys.append(set())
             self.state = FIRST_KEY if char == "{" else FIRST_VALUE
             return position + 1
         if char in "-0123456789":
@@ -190,7 +225,8 @@ class JsonFlow:
             self.out.append("".join(self._held)[1:])
             self._held = []
             self.mend("trailing_comma")
-        self._stack.pop()
+        if self._stack.pop() == "}":
+            self._keys.pop()
         self.state = MORE if self._stack else DONE
         return position + 1
 
@@ -217,6 +253,8 @@ class JsonFlow:
             return position
         char = buffer[position]
         if char == self._quote:
+            if self._closing and not self._is_new(buffer, position):
+                return self._fail(position, "duplicate_key")
             if char == "'":
                 self._replace(buffer, position, '"', 1)
             self.state = COLON if self._closing else MORE if self._stack else DONE
@@ -229,6 +267,20 @@ class JsonFlow:
         self._replace(buffer, position, json.dumps(char)[1:-1], 1)
         self.mend("control_character")
         return position + 1
+
+    def _is_new(self, buffer: str, position: int) -> bool:
+        """Whether the key that ends here is the first of its name in its object. Two of them are no certain arguments."""
+        key = "".join(self._key) + buffer[self._key_from : position]
+        if "\\" in key:
+            try:
+                key = json.loads(f'"{key}"')
+            except ValueError:
+                pass  # an escape that is mended: compared as it was written
+        keys = self._keys[-1]
+        if key in keys:
+            return False
+        keys.add(key)
+        return True
 
     def _escape(self, buffer: str, position: int, end: int) -> int:
         if position + 1 >= end:
@@ -261,6 +313,8 @@ class JsonFlow:
             self.out.append(buffer[position:stop])
             self._mark = stop
             if stop < end:
+                if not self._is_new(buffer, stop):
+                    return self._fail(stop, "duplicate_key")
                 self.out.append('"')
                 self.state = COLON
             return stop

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.reading import CLOSED, LONGEST, Reading, literal, peek, tag, until
-from toolwire.emulate.tag_block import tag_arguments, wants_string
+from toolwire.emulate.tag_block import tag_arguments
+from toolwire.emulate.tag_values import wants_string
 from toolwire.emulate.yaml_values import yaml_mapping
 
 if TYPE_CHECKING:

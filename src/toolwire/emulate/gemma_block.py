@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.dialects.shapes import GemmaBlock
 from toolwire.emulate.literals import Emit, ended_call, flowing, json_string, literal_value, mend
-from toolwire.emulate.reading import CUT, FAIL, LONGEST, OK, Reading, literal, peek, spoil, until
-from toolwire.emulate.tag_block import bare_name, escaped, short_text, typed
+from toolwire.emulate.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil, until
+from toolwire.emulate.tag_block import bare_name, short_text
+from toolwire.emulate.tag_values import escaped, typed
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
 _CALL = "call:"
 _BARE_KEY = re.compile(r"""[^\s:,{}\[\]<>"']+""")
-_BARE_VALUE = re.compile(r"""[^,{}\[\]<>"'\n]+""")
+_BARE_VALUE = re.compile(r"""[^,{}\[\]<>"'\n:][^,{}\[\]<>"'\n]*""")
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null", "none": "null"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _TYPES = ("integer", "number", "boolean", "array", "object", "null")
@@ -49,12 +50,12 @@ def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
     parts: list[str] = []
     language = Gemma(block, scan.call.tool.parameters)  # type: ignore[union-attr]
     read = yield from flowing(scan, parts, literal_value(scan, language, parts.append))
-    if read == OK:
+    if read == OK and (yield from is_complete(scan)):
         return scan.close_call()
     if read == CUT:
         ended_call(scan)
     else:
-        yield from spoil(scan, block.wrapper_closers)
+        yield from spoil(scan, (*block.wrapper_closers, "\n") if read == OK else block.wrapper_closers)
     return scan.started
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects.shapes import HeadedBlock
-from toolwire.emulate.reading import CLOSED, LONGEST, OK, Reading, literal, peek, spoil
+from toolwire.emulate.reading import CLOSED, LONGEST, OK, Reading, is_complete, literal, peek, spoil
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -47,6 +47,9 @@ def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     if char != "{":  # no arguments, or the text ended before them
         came = scan.close_call("ok" if char else "truncated")
     elif (yield from object_arguments(scan, block)) == CLOSED:
+        came = scan.started
+    elif not (yield from is_complete(scan)):
+        yield from spoil(scan, (block.call_close, *block.wrapper_closers, "\n"))
         came = scan.started
     else:
         came = scan.close_call()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.dialects import JsonBlock
-from toolwire.emulate.reading import CLOSED, CUT, FAIL, OK, Reading, literal, peek, spoil, string
+from toolwire.emulate.reading import CLOSED, CUT, FAIL, OK, Reading, is_complete, literal, peek, spoil, string
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Envelope:
     """What one `{"name": …, "arguments": …}` has told so far. Arguments that come before the name wait in `parts`."""
 
-    __slots__ = ("complete", "issues", "name", "object", "parts")
+    __slots__ = ("complete", "issues", "name", "nested", "object", "other", "parts")
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -24,6 +24,8 @@ class Envelope:
         self.complete = False
         self.object = True
         self.issues: list[str] = []
+        self.other = False  # it has a member that no envelope has
+        self.nested = False  # its arguments hold objects, so that a missing brace may be one of theirs
 
 
 def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
@@ -60,7 +62,7 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
         return scan.started
-    if envelope.name is None or (read != OK and not envelope.complete) or (block.exact and not envelope.complete):
+    if envelope.name is None or (not envelope.complete and (read != OK or block.exact or envelope.other)):
         return False
     if scan.call is None:
         scan.open_call(envelope.name, hold=block.exact)
@@ -70,8 +72,11 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     assert call is not None
     call.issues += envelope.issues
     if read == FAIL:
-        call.refused = block.exact  # ordinary JSON that only began like a call
         call.issues.append("unclosed_envelope")
+    closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only its last brace is missing
+    if not closed or not (yield from is_complete(scan)):
+        yield from spoil(scan, (*block.closers, "\n"))
+        return scan.started
     return scan.close_call("ok" if envelope.object else "invalid")
 
 
@@ -118,7 +123,18 @@ def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: b
         return (yield from arguments(scan, block, envelope, char))
     if key == "function" and char == "{" and not nested:
         return (yield from members(scan, block, envelope, nested=True))
+    if key not in block.known_keys:
+        if envelope.complete and _may_be_argument(scan, envelope, key):
+            return FAIL
+        envelope.other = True
     return (yield from skip(scan))
+
+
+def _may_be_argument(scan: ToolCallParser, envelope: Envelope, key: str) -> bool:
+    """Whether a member after the arguments may be one of them, so that they ended too early."""
+    tool = scan.registry.resolve(envelope.name or "")
+    properties = tool.parameters.get("properties") if tool is not None else None
+    return not properties or not isinstance(properties, Mapping) or key in properties
 
 
 def skip(scan: ToolCallParser) -> Reading:
@@ -165,6 +181,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
             return CLOSED
         yield
     envelope.complete = True
+    envelope.nested = isinstance(flow, JsonFlow) and flow.nested
     envelope.issues += flow.issues
     envelope.object = (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
     return OK

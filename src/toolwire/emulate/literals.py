@@ -35,11 +35,12 @@ class Language(Protocol):
 class _Open:
     """A container that is open. `undecided`: parentheses that may yet turn out to be no tuple."""
 
-    __slots__ = ("closer", "count", "undecided")
+    __slots__ = ("closer", "count", "keys", "undecided")
 
     def __init__(self, closer: str) -> None:
         self.closer = closer
         self.count = 0
+        self.keys: set[str] = set()
         self.undecided = closer == ")"
 
 
@@ -149,11 +150,17 @@ def literal_value(scan: ToolCallParser, language: Language, emit: Emit) -> Readi
 
 
 def member_key(scan: ToolCallParser, language: Language, nesting: _Nesting) -> Reading:
-    """A key and its colon."""
+    """A key and its colon. The same key twice is no certain value."""
     nesting.separate()
-    read = yield from language.key(scan, nesting.write, len(nesting.stack))
+    parts: list[str] = []
+    read = yield from language.key(scan, parts.append, len(nesting.stack))
     if read != OK:
         return read
+    key = "".join(parts)
+    nesting.write(key)
+    if key in nesting.stack[-1].keys:
+        return FAIL
+    nesting.stack[-1].keys.add(key)
     colon = yield from peek(scan)
     if colon != ":":
         return FAIL if colon else CUT

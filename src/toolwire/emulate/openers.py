@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener
@@ -20,12 +20,12 @@ _PLAIN = re.compile(_ANY + r"\Z")
 
 class Openers:
     """`table`: openers by marker. `search`: the next marker, or what only looks like one that was filled in. `hot`: whether any could begin;
-    `hot_inline`: whether one could that need not stand at the start of its line, as brackets and backticks must.
+    `hot_inline`, `search_inline`: the same for those that need not be at the start of a line, as brackets and backticks must.
 
     `leading`: some count only while the answer has no word yet; `later` are the others.
     """
 
-    __slots__ = ("_alike", "_markers", "_reach", "hot", "hot_inline", "leading", "search", "table")
+    __slots__ = ("_alike", "_markers", "_reach", "hot", "hot_inline", "leading", "search", "search_inline", "table")
 
     def __init__(self, table: dict[str, list[tuple[Dialect, Opener]]], alike: dict[str, str]) -> None:
         """`alike`: the pattern that finds a marker whose placeholder was filled in."""
@@ -37,8 +37,8 @@ class Openers:
         inline = [marker for marker in self._markers if not all(opener.line_start for _, opener in table[marker])]
         self.hot = re.compile(_beginnings(self._markers)).search
         self.hot_inline = re.compile(_beginnings(inline)).search
-        exact = sorted((marker for marker in self._markers if marker not in alike), key=len, reverse=True)
-        self.search = re.compile("|".join([*map(re.escape, exact), *sorted(set(alike.values()))]) or r"(?!)").search
+        self.search = self._searching(self._markers)
+        self.search_inline = self._searching(inline)
 
     @classmethod
     def of(cls, dialects: Iterable[Dialect], nonce: str | None, names: Iterable[str]) -> Openers:
@@ -67,6 +67,11 @@ class Openers:
                 if table.setdefault(marker, pairs) is pairs:  # a tool that is called like another marker is not read by its name
                     alike[marker] = pattern
         return cls(table, alike)
+
+    def _searching(self, markers: list[str]) -> Callable[..., re.Match[str] | None]:
+        exact = sorted((marker for marker in markers if marker not in self._alike), key=len, reverse=True)
+        alike = {self._alike[marker] for marker in markers if marker in self._alike}
+        return re.compile("|".join([*map(re.escape, exact), *sorted(alike)]) or r"(?!)").search
 
     def later(self) -> Openers:
         kept = {marker: [pair for pair in pairs if not pair[1].answer_start] for marker, pairs in self.table.items()}

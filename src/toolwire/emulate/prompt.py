@@ -93,12 +93,14 @@ def output_prompt(output: OutputFormat) -> str:
     return ""
 
 
-def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form) -> str:
-    """The one corrective message, when a call was required and none came, or a strict call did not fit its schema."""
+def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -> str:
+    """The corrective message when a required call did not come or a strict call did not fit its schema. `form` None: tools are native."""
+    what = f"the tool {choice.name}" if choice.name else "one of the tools"
+    if form is None:
+        return f"You did not make the tool call that is required. Call {what} now, and do nothing else."
     block = f"<tool_call:{form.nonce}> block" if form.dialect == "sentinel" else "call"
     if issues:
         return f"Your tool call was not accepted: {'; '.join(issues)}. Write the corrected {block} now, and nothing else."
-    what = f"the tool {choice.name}" if choice.name else "one of the tools"
     return f"You did not call a tool, but a call is required. Call {what} now: write the {block} and nothing else."
 
 

@@ -15,7 +15,7 @@ from toolwire.emulate.dialects.shapes import PythonBlock
 from toolwire.emulate.json_block import envelope_call
 from toolwire.emulate.literals import Emit, ended_call, flowing, literal_value
 from toolwire.emulate.python_values import PYTHON
-from toolwire.emulate.reading import CUT, FAIL, LONGEST, OK, Reading, literal, peek, spoil
+from toolwire.emulate.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil
 from toolwire.emulate.tag_block import bare_name, cut_call
 
 if TYPE_CHECKING:
@@ -89,6 +89,9 @@ def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
         yield from spoil(scan, block.wrapper_closers or ("\n",))
         return scan.started
     scan.position += 1
+    if not (yield from is_complete(scan)):
+        yield from spoil(scan, (*block.wrapper_closers, "\n"))
+        return scan.started
     return scan.close_call()
 
 
@@ -131,7 +134,11 @@ def keyword_arguments(scan: ToolCallParser, first: str, emit: Emit) -> Reading:
     if not first:
         return OK
     before = "{"
+    names: set[str] = set()
     while True:
+        if first in names:
+            return FAIL
+        names.add(first)
         emit(before + json.dumps(first[1:], ensure_ascii=False) + ": ")
         before = ", "
         read = yield from literal_value(scan, PYTHON, emit)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from toolwire.emulate.literals import Emit, mend
 from toolwire.emulate.reading import CUT, FAIL, OK, Reading, peek
-from toolwire.emulate.tag_block import escaped
+from toolwire.emulate.tag_values import escaped
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser

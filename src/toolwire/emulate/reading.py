@@ -26,6 +26,10 @@ _LITERAL = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SINGLE = re.compile(r"'[^'\\\x00-\x1f]*'")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TAG = re.compile(r"<[^<>\n]*")
+_CLOSING = re.compile(r"(?:[^\S\n]|[}\]),;])*")
+_REST = re.compile(r"[^\n<\[{]*")  # of a line, up to what may be another call
+_MEMBER = re.compile(r"[\w-]+\s*[:=]")
+_LEFT_OVER = re.compile(r"'[}\])]")
 
 
 def peek(scan: ToolCallParser) -> Reading:
@@ -109,6 +113,25 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
         if stop > scan.position:
             emit(scan.buffer[scan.position : stop])
             scan.position = stop
+        yield
+
+
+def is_complete(scan: ToolCallParser) -> Reading:
+    """Whether a call whose arguments just ended really ends here; nothing is consumed.
+
+    Where its line goes on with a further member, or with text that has the end of a string in it, the arguments ended too early: at one bracket too
+    many, or at a quotation mark that the model forgot to escape.
+    """
+    while True:
+        limit = scan.position + LONGEST
+        stop = _CLOSING.match(scan.buffer, scan.position, limit).end()  # type: ignore[union-attr]
+        end = _REST.match(scan.buffer, stop, limit).end()  # type: ignore[union-attr]
+        if stop < len(scan.buffer) and scan.buffer[stop] in "\n<`[{\"'":
+            return scan.buffer[stop] not in "\"'"  # a further member, or the rest of a string
+        if end < len(scan.buffer) or scan.ended:
+            rest = scan.buffer[stop:end]
+            goes_on = "," in scan.buffer[scan.position : stop] and _MEMBER.match(rest)
+            return not (goes_on or rest.count('"') % 2 or _LEFT_OVER.search(rest))
         yield
 
 

@@ -35,7 +35,8 @@ def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
 class ToolRegistry:
     """Looks up a name as a model wrote it.
 
-    The stated normalisation, in this order: the exact name; without a habitual prefix (`functions.` …); without regard to case, `-`, `_` and `.`,
+    The stated normalisation, in this order: the exact name; without a special token and what follows it
+    (`look<|channel|>commentary`); without a habitual prefix (`functions.` …); without regard to case, `-`, `_` and `.`,
     where that names exactly one tool. Nothing else counts as known.
     """
 
@@ -56,7 +57,7 @@ class ToolRegistry:
         tool = self.tools.get(written)
         if tool is not None:
             return tool
-        written = written.strip()
+        written = written.partition("<|")[0].strip()
         for prefix in _PREFIXES:
             if written.startswith(prefix) and written[len(prefix) :] in self.tools:
                 return self.tools[written[len(prefix) :]]

@@ -16,6 +16,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,7 +34,8 @@ from toolwire.emulate.quotations import Quotations
 from toolwire.emulate.reading import LONGEST, Reading, peek
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.tag_block import tag_block
-from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text
+from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
+from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text, Thought
 from toolwire.turn import ToolSpec
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
@@ -83,6 +85,8 @@ class ToolCallParser:
 
     `arguments`: `eager` sends arguments while they are written, `validated` once they are complete. `quoted` are the request's own input texts.
     Calls of a strict tool are always held; `check` judges them.
+
+    `thoughts`: reasoning is separated from the answer; the function says whether the request's own messages contain a text. None: it stays text.
     """
 
     def __init__(
@@ -96,12 +100,13 @@ class ToolCallParser:
         *,
         unknown_tool: Literal["text", "forward", "error"] = "text",
         check: Check | None = None,
+        thoughts: Mentions | None = None,
     ) -> None:
         self.registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.unknown: list[str] = []
         self._validated = arguments == "validated"
-        self._limits = limits or Limits()
-        self._small = self._limits.header - 2 * LONGEST  # so short a piece can not take a candidate over its limit unseen
+        self.limits = limits or Limits()
+        self._small = self.limits.header - 2 * LONGEST  # so short a piece can not take a candidate over its limit unseen
         self._unknown_tool = unknown_tool
         self._check = check
         self._openers = Openers.of(select(dialects), nonce, self.registry.tools)
@@ -112,6 +117,7 @@ class ToolCallParser:
         self._fence = FenceTracker()
         self._count = 0
         self._out: list[Event] = []
+        self._said: list[str] = []  # text that goes out next, as one event
         # the buffer: text not consumed yet, from `start` on while a candidate may still go back to being text
         self.buffer = ""
         self.position = 0
@@ -122,9 +128,11 @@ class ToolCallParser:
         self._spill: list[str] = []
         self._spilled = 0
         self._finished = False
-        scanning = bool(self._openers) and (bool(self.registry) or unknown_tool == "forward")
-        self._machine: Generator[None, None, None] | None = self._scan() if scanning else None
-        self._idle = scanning
+        self.mentions = thoughts
+        self._fresh = thoughts is not None  # a thought may open here
+        self._scanning = bool(self._openers) and (bool(self.registry) or unknown_tool == "forward")
+        self._machine: Generator[None, None, None] | None = self._scan() if self._scanning or self._fresh else None
+        self._idle = self._scanning and not self._fresh
 
     # --- what others call ----------------------------------------------------------------------------------------------------------------------
 
@@ -137,20 +145,21 @@ class ToolCallParser:
                 return []
             self._fence.feed(text)
             return [Text(text)]
-        if len(text) <= self._small and (self._start < 0 or (self.call is not None and self._held_size() + len(text) <= self._limits.held)):
+        if len(text) <= self._small and (self._start < 0 or (self.call is not None and self._held_size() + len(text) <= self.limits.held)):
             self._push(text)
-            out, self._out = self._out, []
-            return out
+            return self._taken()
         start = 0
         while start < len(text):
+            if self._machine is None:  # only thoughts were looked for, and none opened
+                self._said.append(text[start:])
+                break
             room = self._room()
             if room == 0:
                 self._overflow()
                 continue
             self._push(text[start : start + room])
             start += room
-        out, self._out = self._out, []
-        return out
+        return self._taken()
 
     def finish(self, reason: str = "eof") -> list[Event]:
         """The text ends here; `reason` is `eof`, `length` or `cancelled`. What was held back comes out."""
@@ -161,8 +170,27 @@ class ToolCallParser:
         self.reason = reason
         for _ in self._machine:  # it does not ask for more once the end is known
             break
+        return self._taken()
+
+    def _taken(self) -> list[Event]:
+        """What goes out now."""
+        self._end_text()
         out, self._out = self._out, []
         return out
+
+    def _end_text(self) -> None:
+        if self._said:
+            self._out.append(Text(self._said[0] if len(self._said) == 1 else "".join(self._said)))
+            self._said.clear()
+
+    @property
+    def transparent(self) -> bool:
+        """All further text passes as it is."""
+        return self._machine is None or self._finished
+
+    def no_thoughts(self) -> None:
+        """The backend itself separates reasoning from text: what looks like a thought is text."""
+        self.mentions = None
 
     # --- the buffer ----------------------------------------------------------------------------------------------------------------------------
 
@@ -203,10 +231,10 @@ class ToolCallParser:
 
         Without one: so much that none can begin and exceed its limit unseen.
         """
-        stride = max(1, self._limits.header - (len(self.buffer) - self.position))
+        stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
             return stride
-        limit = max(self._limits.header, self._limits.held) if self.call is not None else self._limits.header
+        limit = max(self.limits.header, self.limits.held) if self.call is not None else self.limits.header
         return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
@@ -230,7 +258,7 @@ class ToolCallParser:
     @property
     def full(self) -> bool:
         """No further call may be made."""
-        return self._count >= self._limits.calls
+        return self._count >= self.limits.calls
 
     @property
     def started(self) -> bool:
@@ -245,19 +273,36 @@ class ToolCallParser:
 
     def _say(self, text: str) -> None:
         if text:
-            self._out.append(Text(text))
+            self._fresh = False
+            self._said.append(text)
             self._fence.feed(text)
             if self._leading and not text.isspace():
-                self._leading = False
-                self._openers = self._openers.later()
-                self._hot = self._openers.hot
-                self._hot_inline = self._openers.hot_inline
+                self._begun()
+
+    def _begun(self) -> None:
+        """The answer has its first word: openers that count only before it are not looked for any more."""
+        self._leading = False
+        self._openers = self._openers.later()
+        self._hot = self._openers.hot
+        self._hot_inline = self._openers.hot_inline
 
     # --- TEXT ----------------------------------------------------------------------------------------------------------------------------------
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
-            found = self._openers.search(self.buffer, self.position)
+            while self._fresh:
+                markers = yield from opening(self)
+                if markers is None:
+                    self._fresh = False
+                else:
+                    yield from self._thought(markers)
+            if not self._scanning:
+                self._say(self.buffer[self.position :])
+                self.position = len(self.buffer)
+                self._machine = None
+                yield
+                return
+            found = self._next_opener()
             if found is None:
                 tail = len(self.buffer) if self.ended else self._openers.hold_back(self.buffer, self.position)
                 self._say(self.buffer[self.position : tail])
@@ -277,10 +322,64 @@ class ToolCallParser:
                 self.position += 1
                 self._say(marker[0])
 
+    def _next_opener(self) -> re.Match[str] | None:
+        """The next marker. Those that count only at the start of a line are passed over elsewhere, all those of a line at once."""
+        if not self._fence.line_start:
+            stop = self.buffer.find("\n", self.position) + 1
+            found = self._openers.search_inline(self.buffer, self.position, stop or len(self.buffer))
+            if found is not None or not stop:
+                return found
+            self._say(self.buffer[self.position : stop])
+            self.position = stop
+        return self._openers.search(self.buffer, self.position)
+
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
         if self.full or (opener.line_start and not self._fence.line_start) or (opener.answer_start and not self._leading):
             return False
         return not dialect.recovery or not self._fence.inside
+
+    # --- thoughts ------------------------------------------------------------------------------------------------------------------------------
+
+    def _thought(self, markers: Markers) -> Generator[None, None, None]:
+        self._fence = FenceTracker()
+        if self._leading:
+            self._begun()
+        yield from thought(self, markers)
+        self._fence = FenceTracker()
+
+    def think(self, text: str) -> None:
+        """The next piece of the open thought."""
+        if text:
+            self._end_text()
+            self._out.append(Thought(text))
+            self._fence.feed(text)
+
+    def hold_back(self) -> int:
+        """From where on the end of the buffer may become the marker of a call."""
+        return self._openers.hold_back(self.buffer, self.position) if self._scanning else len(self.buffer)
+
+    def at_call(self, stop: int) -> bool:
+        """Whether a call may open before `stop`; the open thought goes on up to there."""
+        while self._scanning and (found := self._openers.search(self.buffer, self.position, stop)) is not None:
+            marker, start = found.group(), found.start()
+            self.think(self.buffer[self.position : start])
+            self.position = start
+            if any(self._may_open(*pair) for pair in self._openers.table.get(marker, ())):
+                return True
+            self.think(marker[0])
+            self.position += 1
+        return False
+
+    def reread(self, text: str) -> Generator[None, None, None]:
+        """The answer ended inside a thought: `text`, its end, is read for calls. What comes before the first one is thought."""
+        before = self._taken()
+        self.buffer, self.position, self._fresh = text, 0, False
+        yield from self._scan()
+        out, self._out = self._taken(), before
+        calls = [place for place, event in enumerate(out) if type(event) is CallBegin]
+        thoughts = out[: calls[0] if calls else len(out)]
+        self._out += [Thought(event.text) if isinstance(event, Text) else event for event in thoughts]
+        self._out += out[len(thoughts) :]
 
     # --- a candidate ---------------------------------------------------------------------------------------------------------------------------
 
@@ -338,6 +437,7 @@ class ToolCallParser:
         held = hold or refused or self._validated or tool.strict or (self._dialect.recovery and bool(self._quoted))
         self.call = OpenCall(tool, tool.name, held, [], [], refused, id=id)
         if not held:
+            self._end_text()
             self._out.append(CallBegin(self._count, tool.name, id))
             self._settle()
 
@@ -362,6 +462,7 @@ class ToolCallParser:
             self._say(self._raw())
             self._settle()
             return False
+        self._end_text()
         if not call.sent and status != "truncated":
             call.parts = ["{}"]
         if call.held:
@@ -377,6 +478,7 @@ class ToolCallParser:
             status = "repaired"
         self._out.append(CallEnd(self._count, status, tuple(call.issues)))
         self._count += 1
+        self._fresh = self.mentions is not None
         self.checkpoint()
         return True
 

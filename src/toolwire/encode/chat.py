@@ -6,8 +6,9 @@ then increments. Law 7: a delta is a prepared prefix, the text's JSON, a prepare
 - The first chunk of a choice carries the role: `content: ""` before text and thoughts, `content: null` with the opening call or refusal.
 - `feed` never sends the last event; `finish` does: `[DONE]`, or the error object, which closes the stream without `[DONE]`.
 - Thoughts travel as `reasoning_content`, the field that open models' servers and their clients use; OpenAI's own wire has none.
-- A custom tool's call is `type: "custom"` in a body. OpenAI's chunk schema knows `function` alone, so in a stream the call has the function form with
-  the input as its arguments; the client knows its tool by the name.
+- A custom tool's call is `type: "custom"`, with `name` and `input` in `custom`, in a body and in a stream alike. OpenAI sends this in
+  streams too, although its chunk schema lists `function` alone (openai-openapi issue 576).
+- `service_tier` is left out where the client asked for a tier: only the upstream knows which one it got.
 - With several choices each has its own run: their output tokens add up, the prompt counts once.
 """
 
@@ -93,13 +94,24 @@ class ChatEncoder:
     """A streamed answer. `feed` gives all frames of a batch as one write; `finish` ends the stream."""
 
     def __init__(
-        self, turn_model: str, *, id: str, created: int, ids: IdFactory, include_usage: bool = False, legacy: bool = False, choices: int = 1
+        self,
+        turn_model: str,
+        *,
+        id: str,
+        created: int,
+        ids: IdFactory,
+        include_usage: bool = False,
+        legacy: bool = False,
+        choices: int = 1,
+        tier: str | None = SERVICE_TIER,
     ) -> None:
         self.failure: Failure | None = None
         self._choices = _Choices(ids, legacy=legacy, choices=choices)
         self._first = self._choices.orders[0]
         self._include_usage = include_usage
-        envelope = {"id": id, "object": "chat.completion.chunk", "created": created, "model": turn_model, "service_tier": SERVICE_TIER}
+        envelope = {"id": id, "object": "chat.completion.chunk", "created": created, "model": turn_model}
+        if tier is not None:
+            envelope["service_tier"] = tier
         self._envelope = b"data: " + encode(envelope)[:-1]
         self._heads = [self._envelope + b',"choices":[{"index":' + str(choice).encode() + b',"delta":' for choice in range(choices)]
         self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
@@ -176,10 +188,9 @@ class ChatEncoder:
             frames.append(self._chunk({**role, "function_call": {"name": item.name, "arguments": ""}}, choice))
             open_, close = b'{"function_call":{"arguments":', b"}}"
         else:
-            function = {"name": item.name, "arguments": ""}
-            call = {"index": item.call_index, "id": item.call_id, "type": "function", "function": function}
-            frames.append(self._chunk({**role, "tool_calls": [call]}, choice))
-            open_, close = b'{"tool_calls":[{"index":' + str(item.call_index).encode() + b',"function":{"arguments":', b"}}]}"
+            frames.append(self._chunk({**role, "tool_calls": [{"index": item.call_index, **_call(item, "")}]}, choice))
+            inner = b',"custom":{"input":' if item.kind == "custom" else b',"function":{"arguments":'
+            open_, close = b'{"tool_calls":[{"index":' + str(item.call_index).encode() + inner, b"}}]}"
         self._around[choice] = (self._heads[choice] + open_, close + self._tail)
 
     def _chunk(self, delta: dict[str, Any], choice: int) -> bytes:
@@ -189,7 +200,18 @@ class ChatEncoder:
 class ChatBody:
     """An answer in one piece. `feed` every batch, then `body`, which raises `ToolwireError` when the run failed."""
 
-    def __init__(self, turn_model: str, *, id: str, created: int, ids: IdFactory, legacy: bool = False, choices: int = 1) -> None:
+    def __init__(
+        self,
+        turn_model: str,
+        *,
+        id: str,
+        created: int,
+        ids: IdFactory,
+        legacy: bool = False,
+        choices: int = 1,
+        tier: str | None = SERVICE_TIER,
+    ) -> None:
+        self._tier = tier
         self.failure: Failure | None = None
         self._choices = _Choices(ids, legacy=legacy, choices=choices)
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
@@ -222,7 +244,8 @@ class ChatBody:
         usage = self.usage
         if usage is not None:
             body["usage"] = usage_object(usage)
-        body["service_tier"] = SERVICE_TIER
+        if self._tier is not None:
+            body["service_tier"] = self._tier
         return body
 
     def bytes(self) -> bytes:

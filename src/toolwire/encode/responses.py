@@ -191,11 +191,11 @@ def _tool_wire(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _tool_echo(tool: Any) -> Any:
-    """OpenAI fills in what a function tool left out: `strict` is true unless the client said otherwise."""
+    """A function tool with what the client left out. `strict` says what was done: a tool is strict only where the client asked for it."""
     if not isinstance(tool, dict) or tool.get("type") != "function":
         return tool
     filled = {"description": None, "parameters": {}, **tool}
-    filled["strict"] = True if tool.get("strict") is None else tool["strict"]
+    filled["strict"] = tool.get("strict") is True
     filled["parameters"] = tool.get("parameters") or {}
     return filled
 

@@ -51,14 +51,17 @@ class Account:
             elif kind is Usage:
                 self._usages[choice] = event  # type: ignore[assignment]
 
-    def settled(self, ran: bool) -> Usage:
-        """All choices together: they read the same input, and each writes its own answer. The key's limits are settled by it; a turn that `ran`
-        is charged an estimate where its backend did not count."""
+    def settled(self, ran: bool, answered: bool) -> Usage:
+        """The usage of all choices together: they share one input, and each has its own output.
+
+        Settles the key's limits. A turn that `ran` is charged an estimate where its backend did not count, and one
+        that was not `answered` gives its request back to the key's budget.
+        """
         usage, *others = self._usages.values() or (Usage(0, 0),)
         for one in others:
             output, reasoning = usage.output_tokens + one.output_tokens, usage.reasoning_tokens + one.reasoning_tokens
             usage = Usage(max(usage.input_tokens, one.input_tokens), output, max(usage.cached_tokens, one.cached_tokens), reasoning)
-        return usage if self.ticket is None else self.ticket.settle(usage, ran)
+        return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
 
     def called(self) -> tuple[int, bool, str]:
         """How many calls went out, whether any was left out, and by which rule a run ends behind its calls."""

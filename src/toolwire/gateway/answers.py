@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from toolwire.decode import responses as decode_responses
-from toolwire.encode.chat import ChatBody, ChatEncoder
+from toolwire.encode.chat import SERVICE_TIER, ChatBody, ChatEncoder
 from toolwire.encode.responses import ResponsesEncoder
 from toolwire.encode.sse import comment_frame
 from toolwire.errors import ToolwireError
@@ -31,12 +31,14 @@ class ChatAnswer:
 
     def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
         self.id = id = ids("chatcmpl-")
-        self._writer = (
-            ChatEncoder(turn.model, id=id, created=created, ids=ids, include_usage=turn.include_usage, legacy=turn.legacy_functions, choices=turn.n)
-            if turn.stream
-            else None
-        )
-        self._folded = None if turn.stream else ChatBody(turn.model, id=id, created=created, ids=ids, legacy=turn.legacy_functions, choices=turn.n)
+        tier = SERVICE_TIER if "service_tier" not in turn.sent else None
+        legacy, choices = turn.legacy_functions, turn.n
+        self._writer = self._folded = None
+        if turn.stream:
+            usage = turn.include_usage
+            self._writer = ChatEncoder(turn.model, id=id, created=created, ids=ids, include_usage=usage, legacy=legacy, choices=choices, tier=tier)
+        else:
+            self._folded = ChatBody(turn.model, id=id, created=created, ids=ids, legacy=legacy, choices=choices, tier=tier)
 
     @property
     def failure(self) -> Failure | None:

@@ -1,4 +1,7 @@
-"""Several runs for one request (`n`): their events side by side. Each batch comes with the number of its choice."""
+"""Several runs for one request (`n`): their events side by side. Each batch comes with the number of its choice.
+
+At most `MOST_AT_ONCE` runs are open at a time: one request with many choices must not flood a backend.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,24 @@ from contextlib import aclosing
 from toolwire.backends.base import Batch
 
 _MOST_WAITING = 64  # batches that a run may be ahead of the reader
+MOST_AT_ONCE = 8
 
 
 Numbered = tuple[int, Batch]
 
 
 def merged(runs: list[AsyncGenerator[Numbered, None]]) -> AsyncGenerator[Numbered, None]:
-    """Batches as they come; closing this closes all. One run is as good as it is."""
+    """Batches as they come; closing this closes all runs. With a single choice there is nothing to merge."""
     return runs[0] if len(runs) == 1 else _side_by_side(runs)
 
 
 async def _side_by_side(runs: list[AsyncGenerator[Numbered, None]]) -> AsyncGenerator[Numbered, None]:
     waiting: asyncio.Queue[Numbered | BaseException | None] = asyncio.Queue(_MOST_WAITING)
+    gate = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def read(run: AsyncGenerator[Numbered, None]) -> None:
         try:
-            async with aclosing(run):
+            async with gate, aclosing(run):
                 async for numbered in run:
                     await waiting.put(numbered)
             await waiting.put(None)

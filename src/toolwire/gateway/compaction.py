@@ -23,7 +23,7 @@ from toolwire.encode.responses import usage_object
 from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Usage
-from toolwire.gateway.fields import FIELDS
+from toolwire.gateway.fields import FIELDS, unknown
 from toolwire.gateway.records import Answer, Caller
 from toolwire.ids import IdFactory
 from toolwire.turn import Call, ImagePart, Item, Message, Part, Reasoning, Result, TextPart
@@ -90,8 +90,7 @@ class Compaction:
     def _report(self, inner: bytes) -> bytes:
         """The report of the request for a summary, with what was not passed on to it."""
         left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {*PASSED, "input"}
-        told = ["unknown_fields=ignored"] if left - FIELDS.keys() else []
-        told += [f"{name}=ignored" for name in sorted(left & FIELDS.keys())]
+        told = [f"{name}=ignored" for name in (*unknown(left - FIELDS.keys()), *sorted(left & FIELDS.keys()))]
         return "; ".join(dict.fromkeys([*told, *filter(None, inner.decode().split("; "))])).encode()
 
     def _question(self) -> bytes:
@@ -113,22 +112,30 @@ def _text(response: dict[str, Any]) -> str:
 
 
 def open_groups(items: Sequence[Item]) -> list[Item]:
-    """The groups of calls behind the last word of a user in which any still waits, whatever the model said since. `items` are paired."""
+    """The calls since the user's last message that still wait, each with the calls made beside it and their results. `items` are paired.
+
+    Text of the assistant separates groups, but a result belongs to the group of its call wherever it is.
+    """
     groups: list[list[Item]] = [[]]
+    group_of: dict[str, list[Item]] = {}
     for item in items:
         if isinstance(item, Message):
-            if item.role == "user":  # who goes on has given up what waited before
+            if item.role == "user":  # a user who goes on no longer waits for earlier calls
                 groups.clear()
             groups.append([])
-            continue
-        if groups[-1] and isinstance(groups[-1][-1], Result) and not isinstance(item, Result):
-            groups.append([])
-        groups[-1].append(item)
+        elif isinstance(item, Result):
+            group_of[item.call_id].append(item)
+        else:
+            if groups[-1] and isinstance(groups[-1][-1], Result):
+                groups.append([])
+            groups[-1].append(item)
+            if isinstance(item, Call):
+                group_of[item.call_id] = groups[-1]
     return [item for group in groups for item in _open(group)]
 
 
 def _open(group: Sequence[Item]) -> list[Item]:
-    """The group without the results that pairing put into it; nothing where all were there."""
+    """The group without the results that pairing added; nothing where every call has its own result."""
     kept = [item for item in group if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
     answered = {item.call_id for item in kept if isinstance(item, Result)}
     return kept if any(isinstance(item, Call) and item.call_id not in answered for item in kept) else []

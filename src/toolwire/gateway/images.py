@@ -5,17 +5,16 @@ resolved once, every address it has must be public, and no socket is made for an
 no cookies, no credentials, no proxy; bytes and pixels are limited, of one image and of all of a turn; what comes must be an image by its own first
 bytes, whatever its content type says. What was wrong with a host inside is told in the same words whether there is one or not.
 
-Where a backend takes URLs they are passed on as they are, and it is the upstream that fetches: `checked` refuses those that name a place inside.
+Where a URL is passed on as it is, the upstream fetches it: `checked` refuses those that `urls.py` does not allow.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,20 +23,12 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from toolwire.errors import ToolwireError
+from toolwire.gateway.urls import is_public, problem, urls_in
 from toolwire.turn import ImagePart, Item, Message, OtherPart, Part, Result, TextPart, Turn
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 NOT_PUBLIC = "its host is not a public address, or can not be found"
-NOT_FOR_CLIENTS = tuple(
-    map(
-        ipaddress.ip_network,
-        ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/23", "2001:db8::/32", "3fff::/20"),
-    )
-)
-"""Beside what Python knows: clouds' own services that look public (Azure's, Oracle's), translators to IPv4, protocols, examples."""
-UNICAST = ipaddress.ip_network("2000::/3")
 _SAYING = (Message, Result)
-INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".svc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,68 +41,21 @@ class ImageLimits:
     timeout_s: float = 20.0
 
 
-def is_public(address: str) -> bool:
-    """Whether an address may be reached for a client: global unicast, also behind an IPv4-mapped or tunnelled form."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inner is not None:
-            return is_public(str(inner))
-        if ip not in UNICAST:
-            return False
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved and not any(ip in network for network in NOT_FOR_CLIENTS)
-
-
-def is_inside(host: str) -> bool:
-    """Whether a URL's host surely means a place that is not public, as far as its spelling tells."""
-    name = host.strip("[]").rstrip(".").lower()
-    try:
-        return not is_public(name)
-    except ValueError:
-        pass
-    try:
-        return not is_public(socket.inet_ntoa(socket.inet_aton(name)))  # 2130706433, 0x7f.1, 0177.0.0.1
-    except (OSError, UnicodeError, ValueError):
-        return "." not in name or f".{name}".endswith(INSIDE)
-
-
 def checked(turn: Turn) -> Turn:
-    """The turn, whose URLs are passed on for the upstream to fetch. Raises where one of them names a place inside."""
-    for url in _urls(turn):
-        host = _host(url)
-        if host is None or is_inside(host):
-            raise _refused("its host is not a public address", _field(turn))
-    return turn
-
-
-def _urls(turn: Turn) -> Iterator[str]:
+    """The turn, whose URLs are passed on for the upstream to fetch. Raises where one of them may not be."""
     for item in turn.items:
         if not isinstance(item, _SAYING):
             continue
         for part in item.parts:
-            if type(part) is TextPart:  # nearly always
+            if isinstance(part, TextPart):  # nearly always
                 continue
-            if isinstance(part, ImagePart):
-                if part.url and not part.url.startswith("data:"):
-                    yield part.url
-            elif isinstance(part, OtherPart):
-                yield from _named_urls(part.raw, 4)
-
-
-def _named_urls(value: Any, depth: int) -> Iterator[str]:
-    """What stands under a name such as `file_url`, or `url` inside `video_url`."""
-    for name, inner in value.items():
-        if isinstance(inner, str) and name.lower().endswith("url") and inner[:8].lower().startswith(("http://", "https://")):
-            yield inner
-        elif depth and isinstance(inner, dict):
-            yield from _named_urls(inner, depth - 1)
-
-
-def _host(url: str) -> str | None:
-    try:
-        return URL(url).raw_host
-    except ValueError:
-        return None
+            named = urls_in(part.raw) if isinstance(part, OtherPart) else (part.url,) if part.url else ()
+            for url in named:
+                if why := problem(url):
+                    code = "invalid_image_url" if isinstance(part, ImagePart) else None
+                    message = f"A URL cannot be passed on: {why}. Use https:// with a public host, or a data: URL."
+                    raise ToolwireError("invalid_value", message, param=_field(turn), code=code)
+    return turn
 
 
 def size_of(data: bytes) -> tuple[str, int, int] | None:

@@ -1,5 +1,4 @@
-"""From a backend's events to the client's: the scanner where a backend has only text, custom tools unwrapped, calls held where a setting says so,
-and ids.
+"""From a backend's events to the client's: calls and thoughts found in text, custom tools unwrapped, calls held where a setting says so, and ids.
 
 One `Interpreter` reads one run (one attempt of it). Pure: no I/O, ids are handed in.
 """
@@ -7,16 +6,23 @@ One `Interpreter` reads one run (one attempt of it). Pure: no I/O, ids are hande
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from toolwire.emulate.dialects.render import envelope
 from toolwire.emulate.freeform import Unwrap
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text
-from toolwire.gateway.plan import Plan
+from toolwire.emulate.scanner import ToolCallParser
+from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought, Usage
+from toolwire.gateway.plan import Plan, mentions
 from toolwire.gateway.stops import Stops
 from toolwire.ids import IdFactory
 
 _REASONS = {"length": "length"}
 _UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the request does not declare.")
+
+
+def _splitter(plan: Plan) -> ToolCallParser | None:
+    """Reads thoughts only: for a backend that makes its own calls."""
+    return ToolCallParser((), (), thoughts=partial(mentions, plan.turn)) if plan.thoughts else None
 
 
 class Interpreter:
@@ -27,15 +33,18 @@ class Interpreter:
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
-        self._scanner = plan.scanner() if plan.scanner is not None else None
+        self._native = plan.scanner is None
+        self._scanner = plan.scanner() if plan.scanner is not None else _splitter(plan)
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
         self._held: list[Event] = []
-        self._strange: dict[int, list[str]] = {}  # undeclared calls being read: name, then pieces of arguments
+        self._strange: dict[int, list[str]] = {}  # calls that may not be made: name, then pieces of arguments
+        self._one_call = plan.rules.legacy or not plan.rules.parallel
+        self._called = False
         self._taken = set(plan.known_ids)
         self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # to a piece of text nothing else is done
         self.as_it_is = self._only_scans and self._scanner is None
-        """A piece of text is what the backend says it is."""
+        """A piece of text passes as it is. Can become true after the first words of a native answer, when they open no thought."""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
             self._given = plan.begun
@@ -46,6 +55,8 @@ class Interpreter:
             return batch
         if (scanner := self._scanner) is not None:
             batch = scanner.feed(batch[0].text) if piece and not self._given else self._scan(batch)  # type: ignore[union-attr]
+            if self._native and scanner.transparent:
+                self._scanner, self.as_it_is = None, self._only_scans
             if scanner.unknown and self._plan.unknown == "error":
                 batch = [_UNKNOWN]
             if self._only_scans and (not batch or (len(batch) == 1 and type(batch[0]) is Text)):
@@ -81,6 +92,10 @@ class Interpreter:
             else:
                 if isinstance(event, Failure):
                     out += scanner.finish("cancelled")
+                elif self._native and not isinstance(event, Usage):  # a call, a refusal or reasoning of the backend's own
+                    out += scanner.finish()
+                elif isinstance(event, Thought):
+                    scanner.no_thoughts()
                 out.append(event)
         return self._without_given(out) if self._given else out
 
@@ -99,7 +114,10 @@ class Interpreter:
         return out
 
     def _declare(self, batch: list[Event]) -> list[Event]:
-        """Calls of tools that the request does not declare: a name that is known by normalisation is put right, any other call is told as text."""
+        """Calls of tools that the request does not permit: a name that only differs in spelling is corrected, any other call becomes text.
+
+        Where one call is allowed and has been made, it is dropped and counted, as any further call is.
+        """
         if not self._strange and CallBegin not in map(type, batch):
             return batch
         out: list[Event] = []
@@ -107,6 +125,7 @@ class Interpreter:
             if isinstance(event, CallBegin):
                 known = self._plan.declared.resolve(event.name)  # type: ignore[union-attr]
                 if known is not None:
+                    self._called = True
                     out.append(event if known.name == event.name else replace(event, name=known.name))
                 elif self._plan.unknown == "error":
                     return [*out, _UNKNOWN]
@@ -116,7 +135,8 @@ class Interpreter:
                 self._strange[event.index].append(event.delta)
             elif isinstance(event, CallEnd) and event.index in self._strange:
                 name, *pieces = self._strange.pop(event.index)
-                out.append(Text(envelope(name, "".join(pieces))))
+                further = self._one_call and self._called
+                out.append(Dropped("parallel") if further else Text(envelope(name, "".join(pieces))))
             else:
                 out.append(event)
         return out

@@ -2,7 +2,8 @@
 
 Rules:
 - Watching never changes what is watched: whatever goes wrong here is logged, and costs no turn.
-- Contents of recent turns stay in memory, within a number of bytes and of turns; the oldest go first. One line a turn, which tells nothing that
+- Contents of recent turns stay in memory, within a number of bytes and of turns. The oldest turn of the key that has
+  most there goes first, so that one key does not push the others' turns out. One line a turn, which tells nothing that
   anybody said, goes to disk. With `journal.contents = "disk"` each whole turn goes there too, with "off" there is no journal at all.
 - The event loop never waits for a disk: a thread of its own formats and writes.
 - What leaves memory leaves it masked.
@@ -16,7 +17,7 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -69,6 +70,10 @@ class Journal:
         self._whole = settings.journal.contents == "disk"
         self._most_bytes, self._most_traces = most_bytes, most_traces
         self._bytes = 0
+        self._by_key: dict[str, int] = {}
+        """Bytes in memory …"""
+        self._turns_by_key: dict[str, int] = {}
+        """… and turns in `_kept`, by key."""
         self._running: dict[str, Trace] = {}
         self._kept: OrderedDict[str, Trace] = OrderedDict()
         self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
@@ -115,6 +120,7 @@ class Journal:
             record = _record(trace, summary)
             self._records.append(record)
             self._kept[trace.id] = trace
+            _add(self._turns_by_key, trace.caller.key_id, 1)
             self._make_room()
             if self._writer is not None:
                 self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
@@ -133,27 +139,49 @@ class Journal:
     # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
 
     def _grown(self, trace: Trace, size: int) -> bool:
-        self._bytes += size
+        self._weigh(trace, size)
         if self._bytes > self._most_bytes:
-            self._make_room()
+            self._make_room(trace)
         return self._bytes <= self._most_bytes
 
-    def _make_room(self) -> None:
+    def _weigh(self, trace: Trace, size: int) -> None:
+        self._bytes += size
+        _add(self._by_key, trace.caller.key_id, size)
+
+    def _make_room(self, growing: Trace | None = None) -> None:
+        """Forgets turns of the key that has most, until all is within the bounds.
+
+        Where only running turns of that key are left, it is the `growing` turn that may not go on, unless it is
+        another key's.
+        """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
-        kept = self._kept
-        while len(kept) > self._most_traces or (self._bytes > self._most_bytes and kept):
-            self._bytes -= kept.popitem(last=False)[1].size  # whoever looks at it has a copy
+        while len(self._kept) > self._most_traces:
+            self._forget_kept(_oldest(self._kept, _most(self._turns_by_key)) or next(iter(self._kept.values())))
+        while self._bytes > self._most_bytes:
+            key = _most(self._by_key)
+            if (kept := _oldest(self._kept, key)) is not None:
+                self._forget_kept(kept)
+            elif growing is not None and growing.caller.key_id != key and (running := _oldest(self._running, key)) is not None:
+                self._forget(self._running.pop(running.id))
+            else:
+                return
+
+    def _forget_kept(self, trace: Trace) -> None:
+        """Whoever looks at it has a copy."""
+        del self._kept[trace.id]
+        self._weigh(trace, -trace.size)
+        _add(self._turns_by_key, trace.caller.key_id, -1)
 
     def _forget_before(self, due: float) -> None:
         """What is older than it may be leaves memory too."""
-        while self._kept and next(iter(self._kept.values())).at < due:
-            self._bytes -= self._kept.popitem(last=False)[1].size
+        while self._kept and (oldest := next(iter(self._kept.values()))).at < due:
+            self._forget_kept(oldest)
         while self._records and self._records[0].at < due:
             self._records.popleft()
 
     def _forget(self, trace: Trace) -> None:
-        self._bytes -= trace.size
+        self._weigh(trace, -trace.size)
         trace.forget()
 
     @property
@@ -354,3 +382,18 @@ def _shared(record: TurnRecord) -> TurnRecord:
     """A line that was read, with texts that many have in common held once."""
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
     return msgspec.structs.replace(record, **{name: intern(getattr(record, name)) for name in names}, calls=tuple(map(intern, record.calls)))
+
+
+def _add(counts: dict[str, int], key: str, more: int) -> None:
+    if left := counts.get(key, 0) + more:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
+
+
+def _most(counts: dict[str, int]) -> str:
+    return max(counts, key=counts.__getitem__, default="")
+
+
+def _oldest(traces: Mapping[str, Trace], key: str) -> Trace | None:
+    return next((trace for trace in traces.values() if trace.caller.key_id == key), None)

@@ -3,7 +3,7 @@
 Rules: a turn is admitted once, whole or not at all, before anything runs: one request, and an estimate of its tokens. When it ends, the tokens that
 it really used take the estimate's place; one that was given up before its backend counted pays by what was seen of it. A request that is refused for
 its own faults costs a request too. A key without limits is never seen here. Where `store.redis` is set, all nodes share one set of meters; while
-Redis can not be reached each node allows its own share, and so does each worker process where there is no Redis. Budgets are counted by `usage.py`.
+Redis can not be reached each node allows its own share, and so does each worker process where there is no Redis. `budgets.py` has the month's budget.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from toolwire.errors import ToolwireError, status_of
 from toolwire.events import CallArgs, Event, Failure, Text, Thought, Usage
 from toolwire.events import Refusal as RefusalText
 from toolwire.gateway import meters
+from toolwire.gateway.budgets import KINDS, NOTHING, Budgets
 from toolwire.gateway.keys import KeyLimits
 from toolwire.gateway.meters import MINUTE, Meters, Rates, Refusal
-from toolwire.gateway.shared_limits import Asked, SharedLimits, Unreachable
-from toolwire.gateway.usage import UsageBook, next_month
+from toolwire.gateway.shared_limits import NO_BUDGET, Amounts, Asked, Seen, SharedLimits, Unreachable
+from toolwire.gateway.usage import Hold, UsageBook
 from toolwire.ids import random_id
 from toolwire.turn import Call, ImagePart, Message, OtherPart, Reasoning, Result, TextPart, Turn
 
@@ -38,6 +39,7 @@ MOST_ANSWER_TOKENS = 1024
 CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
 NO_RATES = Rates()
+NO_TOKENS = Usage(0, 0)
 _SPOKEN = {Text: "text", Thought: "text", RefusalText: "text", CallArgs: "delta"}
 
 
@@ -68,7 +70,8 @@ class Limits:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._usage = usage
-        self._clock, self._wall = clock, wall
+        self._clock = clock
+        self._budgets = Budgets(usage, wall)
         self._accounts: dict[str, Account] = {}
         self._errands: set[asyncio.Task[None]] = set()
         url, self._workers = settings.store.redis, settings.server.workers
@@ -99,78 +102,97 @@ class Limits:
         if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
             refusal = Refusal("concurrent", 0)
         if refusal is not None:
-            raise self._refused(refusal, limits, account)
+            raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
     async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
         """Takes what the turn needs. Raises 429 where the key has not that much left."""
-        if limits.budget_requests or limits.budget_tokens:
-            await self._check_budget(key_id, limits)
+        budgeted = self._budgets.has(limits)
+        if budgeted:
+            await self._budgets.open(key_id)
         asked = estimate(turn) if limits.tokens_per_minute or limits.budget_tokens else Usage(0, 0)
         account = self._account(key_id, limits)
         ticket = Ticket(self, key_id, limits, asked)
-        refusal = await self._take(account, ticket) if limits.rates != NO_RATES or limits.concurrent else None
-        if refusal is not None:
-            raise self._refused(refusal, limits, account, ticket.reserved)
+        if limits.rates != NO_RATES or limits.concurrent or budgeted:
+            await self._take(account, ticket)
         if ticket.id:
             account.running[ticket.id] = ticket
+        if budgeted and self._usage is not None:
+            ticket.hold = self._usage.hold(key_id, 1, ticket.held_tokens)
         return ticket
 
-    async def _take(self, account: Account, ticket: Ticket) -> Refusal | None:
+    async def _take(self, account: Account, ticket: Ticket) -> None:
         shared = self.shared
         if shared is not None and shared.up:
             shared.start()
-            taking = asyncio.ensure_future(shared.take(ticket.asked(MINUTE, ticket.reserved * MINUTE, self._known(account))))
+            taking = asyncio.ensure_future(shared.take(self._asked(account, ticket, MINUTE, ticket.reserved * MINUTE)))
             try:
                 refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
-                self._seen(account, seen)
-                return refusal
             except Unreachable:
                 pass
             except asyncio.CancelledError:
                 self._errand(self._give_back(account, ticket, taking))
                 raise
-        limits = ticket.limits
-        refusal = meters.take(account.meters, self._rates(limits), self._clock(), 1, ticket.reserved)
+            else:
+                self._seen(account, ticket.key_id, seen)
+                if refusal is not None:
+                    raise self._refused(refusal, ticket, account, shared=True)
+                return
+        if (refusal := self._take_here(account, ticket)) is not None:
+            raise self._refused(refusal, ticket, account)
+
+    def _take_here(self, account: Account, ticket: Ticket) -> Refusal | None:
+        """Takes it from what this process has: all there is, or its share while Redis is away."""
+        shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
+        if self._budgets.has(limits):
+            over = self._budgets.refusal(ticket.key_id, limits, 0 if shared is None else shared.nodes)
+            if over is not None:
+                return over
+        refusal = meters.take(account.meters, rates, self._clock(), 1, ticket.reserved)
         if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
-            meters.charge(account.meters, self._rates(limits), -MINUTE, -ticket.reserved * MINUTE)
+            meters.charge(account.meters, rates, -MINUTE, -ticket.reserved * MINUTE)
             refusal = Refusal("concurrent", 0)
         if refusal is None and shared is not None:
             account.alone = (account.alone[0] + MINUTE, account.alone[1] + ticket.reserved * MINUTE)
+            self._budgets.admitted_apart(ticket.key_id, ticket.held_tokens)
         return refusal
 
-    async def _give_back(self, account: Account, ticket: Ticket, taking: asyncio.Future[tuple[Refusal | None, Meters]]) -> None:
+    async def _give_back(self, account: Account, ticket: Ticket, taking: asyncio.Future[tuple[Refusal | None, Seen]]) -> None:
         """The client left while it was being asked for."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
-            await self._charge_shared(account, ticket.asked(-MINUTE, -ticket.reserved * MINUTE, self._known(account)))
+            await self._charge_shared(account, self._asked(account, ticket, -MINUTE, -ticket.reserved * MINUTE))
 
     def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
         """A request that was refused before it was admitted: for its own faults it costs a request, so that nobody can flood with nonsense."""
         if limits.requests_per_minute and status_of(failure) != 429:
-            self._charge(self._account(key_id, limits), Ticket(self, key_id, limits, Usage(0, 0)), MINUTE, 0)
+            self._charge(
+                self._account(key_id, limits), Ticket(self, key_id, replace(limits, budget_requests=0, budget_tokens=0), NO_TOKENS), MINUTE, 0
+            )
 
     # --- after a turn --------------------------------------------------------------------------------------------------------------------------
 
-    def settle(self, ticket: Ticket, tokens: int) -> None:
+    def settle(self, ticket: Ticket, tokens: int, answered: bool) -> None:
         account = self._account(ticket.key_id, ticket.limits)
         account.running.pop(ticket.id, None)
-        if ticket.limits.tokens_per_minute or ticket.limits.concurrent:
-            self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE)
+        if ticket.limits.tokens_per_minute or ticket.id:
+            self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE, (int(answered), tokens))
 
-    def _charge(self, account: Account, ticket: Ticket, requests: int, tokens: int) -> None:
-        known = self._known(account)
+    def _charge(self, account: Account, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> None:
+        asked = self._asked(account, ticket, requests, tokens, used)
         meters.charge(account.meters, self._rates(ticket.limits), requests, tokens)
         if self.shared is not None:
             if self.shared.up:
-                self._errand(self._charge_shared(account, ticket.asked(requests, tokens, known)))
+                self._errand(self._charge_shared(account, asked))
             else:
                 account.alone = (account.alone[0] + requests, account.alone[1] + tokens)
+                if ticket.hold is not None:
+                    self._budgets.ended_apart(ticket.key_id, ticket.held_tokens, used)
 
     async def _charge_shared(self, account: Account, asked: Asked) -> None:
         assert self.shared is not None
         seen = await self.shared.charge(asked)
         if seen is not None:
-            self._seen(account, seen)
+            self._seen(account, asked.key_id, seen)
 
     def _errand(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]
@@ -191,9 +213,17 @@ class Limits:
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 
-    def _seen(self, account: Account, seen: Meters) -> None:
-        seen.at = self._clock()
-        account.meters = seen
+    def _asked(self, account: Account, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> Asked:
+        limits, month = ticket.limits, NO_BUDGET
+        if ticket.id and self.shared is not None:
+            month = self._budgets.asked(ticket.key_id, limits, used)
+        return Asked(ticket.key_id, limits.rates, limits.concurrent, ticket.id, requests, tokens, self._known(account), month)
+
+    def _seen(self, account: Account, key_id: str, seen: Seen) -> None:
+        seen.meters.at = self._clock()
+        account.meters = seen.meters
+        if seen.month.month:
+            self._budgets.saw(key_id, seen.month)
 
     @property
     def _parts(self) -> int:
@@ -209,8 +239,8 @@ class Limits:
         return max(1, limits.concurrent // self._parts)
 
     def _running(self) -> dict[str, list[str]]:
-        """For the heartbeat: the turns that count against a limit of turns at once."""
-        return {key_id: list(account.running) for key_id, account in self._accounts.items() if account.limits.concurrent}
+        """For the heartbeat: the turns that count against a limit of turns at once, or hold a part of a budget."""
+        return {key_id: list(account.running) for key_id, account in self._accounts.items() if account.limits.concurrent or account.running}
 
     def _redis_lost(self) -> None:
         """Redis went away: this node goes on with its share of what was taken."""
@@ -220,6 +250,7 @@ class Limits:
             meters.drain(now, account.limits.rates, self._clock())
             account.shared = Meters(now.at, now.requests, now.tokens)
             now.requests, now.tokens, account.alone = now.requests // nodes, now.tokens // nodes, (0, 0)
+        self._budgets.lost()
 
     def _owed(self) -> Iterable[Asked]:
         """Redis is there again: it is told what was taken before it went away, and what was taken here since this was asked last."""
@@ -230,8 +261,10 @@ class Limits:
             meters.drain(before, rates, self._clock())
             units = min(alone[0], requests), min(alone[1], tokens)
             account.alone = (0, 0)
-            if any(units) or before.requests or before.tokens:
-                owed.append(Asked(key_id, rates, account.limits.concurrent, "", *units, known=(before.requests, before.tokens)))
+            month = self._budgets.owed(key_id, account.limits)
+            if any(units) or before.requests or before.tokens or month.month:
+                known = (before.requests, before.tokens)
+                owed.append(Asked(key_id, rates, account.limits.concurrent, "", *units, known=known, month=month))
         return owed
 
     # --- what is told --------------------------------------------------------------------------------------------------------------------------
@@ -250,7 +283,10 @@ class Limits:
                 ]
         return out
 
-    def _refused(self, refusal: Refusal, limits: KeyLimits, account: Account, tokens: int = 0) -> ToolwireError:
+    def _refused(self, refusal: Refusal, ticket: Ticket, account: Account, shared: bool = False) -> ToolwireError:
+        limits, tokens = ticket.limits, ticket.reserved
+        if refusal.kind in KINDS:
+            return self._budgets.error(refusal, ticket.key_id, limits, shared)
         if refusal.kind == "concurrent":
             told = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once. Please try again when one has ended."
             return ToolwireError("requests_limit", told, retry_after_s=CONCURRENT_RETRY_S)
@@ -264,24 +300,18 @@ class Limits:
         kind = "requests_limit" if refusal.kind == "requests" else "tokens_limit"
         return ToolwireError(kind, f"{told} Please try again in {wait}.", retry_after_s=refusal.wait_us / 1e6)
 
-    async def _check_budget(self, key_id: str, limits: KeyLimits) -> None:
-        if self._usage is None:
-            return
-        spent = await self._usage.month(key_id)
-        for name, budget, used in (("requests", limits.budget_requests, spent.requests), ("tokens", limits.budget_tokens, spent.tokens)):
-            if budget and used >= budget:
-                now = self._wall()
-                told = f"You exceeded your current quota: this API key's budget is {budget:,} {name} a month, and {used:,} are used."
-                raise ToolwireError("quota", f"{told} It begins anew with the next month (UTC).", retry_after_s=max(1.0, next_month(now) - now))
-
 
 class Ticket:
     """An admitted turn. `settle` it once it has ended, whatever the end was."""
 
-    __slots__ = ("_characters", "_limits", "_open", "asked_for", "id", "key_id", "limits", "reserved")
+    __slots__ = ("_characters", "_limits", "_open", "asked_for", "held_tokens", "hold", "id", "key_id", "limits", "reserved")
 
     def __init__(self, owner: Limits, key_id: str, limits: KeyLimits, asked_for: Usage) -> None:
-        self.id = random_id("") if limits.concurrent else ""
+        self.held_tokens = asked_for.total_tokens if limits.budget_tokens else 0
+        self.id = f"{random_id('')}:{self.held_tokens}" if limits.concurrent or limits.budget_requests or limits.budget_tokens else ""
+        """As `shared_limits.py` reads it."""
+        self.hold: Hold | None = None
+        """What it has of its key's budget, until its usage is counted."""
         self.key_id = key_id
         self.limits = limits
         self.asked_for = asked_for
@@ -290,9 +320,6 @@ class Ticket:
         self._characters = 0
         self._open = True
 
-    def asked(self, requests: int, tokens: int, known: tuple[int, int]) -> Asked:
-        return Asked(self.key_id, self.limits.rates, self.limits.concurrent, self.id, requests, tokens, known)
-
     def saw(self, batch: Iterable[Event]) -> None:
         """What goes out: a turn that is given up pays for it."""
         for event in batch:
@@ -300,13 +327,16 @@ class Ticket:
             if said is not None:
                 self._characters += len(getattr(event, said))
 
-    def settle(self, usage: Usage, ran: bool) -> Usage:
-        """Charges what was used: `usage` where the backend counted, else, where the turn `ran`, an estimate. Gives what was charged."""
+    def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
+        """Charges what was used: `usage` where the backend counted, else, where the turn `ran`, an estimate. Returns what was charged.
+
+        A turn that was not `answered` gives its request back to the key's budget.
+        """
         if self._open:
             self._open = False
             if not usage.total_tokens and (ran or self._characters):
                 usage = Usage(self.asked_for.input_tokens, math.ceil(self._characters / CHARACTERS_A_TOKEN))
-            self._limits.settle(self, usage.total_tokens)
+            self._limits.settle(self, usage.total_tokens, answered)
         return usage
 
 

@@ -1,7 +1,9 @@
 """Secrets masked, whenever contents of a turn leave memory: for a page, a file or a clipboard.
 
-A secret is a value that the settings hold as one, whatever looks like a key, and the text of a JSON member whose name says so, also where JSON
-stands inside a JSON string. A secret that came in pieces is found in what the pieces make together. Pure; standard library only.
+A secret is a value that the settings hold as one, whatever looks like a key, the text of a JSON member whose name
+says so (also where JSON is inside a JSON string), the body of a private key in PEM form, a password in a URL, and a
+value that is assigned to a secret's name, as in `password=…`. A secret that came in pieces is found in what the
+pieces make together. Every search is linear in the text. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -31,6 +33,17 @@ _KEYS = (
     r"AIza[A-Za-z0-9_-]{35}",
     r"A[KS]IA[A-Z0-9]{16}",
     r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    r"(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}",
+    r"npm_[A-Za-z0-9]{36}",
+    r"pypi-[A-Za-z0-9_-]{32,}",
+    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    r"ya29\.[A-Za-z0-9_-]{20,}",
+    r"GOCSPX-[A-Za-z0-9_-]{20,}",
+    r"hv[sbr]\.[A-Za-z0-9_-]{24,}",
+    r"do[opr]_v1_[a-f0-9]{64}",
+    r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
+    r"nvapi-[A-Za-z0-9_-]{20,}",
+    r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}",
 )
 """How the keys of the well-known providers begin, and tokens that carry claims."""
 _SCHEMES = r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|(?i:\bauthorization:\s*basic\s+)[A-Za-z0-9+/=_-]{4,}"
@@ -38,7 +51,37 @@ _LOOKS = rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})|{_SCHEMES}"
 _MEMBER_NAMES = "[a-z0-9_-]{0,64}?(?:(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret)"
 _OUTSIDE_NAME = re.compile(r"(?i)_key$|password$|_auth$")
 _MEMBER = re.compile(rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)', re.DOTALL)
-_URL_PASSWORD = re.compile(r"://[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)@")
+_URL_PASSWORD = re.compile(r"://(?:[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)|(?P<user>[A-Za-z0-9_.~%+-]{20,}))@")
+
+_PEM = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END = "-----END "
+_PEM_HEADER = r"[A-Za-z][A-Za-z-]{1,30}: [^\s\\]{1,80}(?: [^\s\\]{1,80})?"
+_PEM_LINES = re.compile(rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{{1,76}}={{0,2}})?)?")
+"""What follows the first line of a key whose end is missing: header lines, and lines of base64."""
+LONGEST_PEM = 64 * 1024
+
+_PASSWORDS = r"pass(?:word|wd|phrase|code)|pwd|secret"
+_KEY_NAMES = r"(?:api|access|account|private|secret|auth|client)[_-]?(?:key|token|secret)|token"
+_NAME = rf"(?:{_PASSWORDS}|{_KEY_NAMES})"
+_WORD = r"""[^\s"'`\\&;,<>{}]"""
+_OPEN = r"(?P<quote>\\*+[\"'`])"
+_ASSIGNED = re.compile(
+    rf"""(?ix)
+    (?:
+        {_NAME}\\*+["'`]?+ (?: [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+ {_OPEN} (?P<quoted>(?:(?!(?P=quote)).){{1,512}}) (?P=quote)
+                           | =(?![=>~]) (?P<plain>[^\s"'`\\&;,<>(){{}}\[\]|$*]{{1,512}}+) )
+      | (?:{_PASSWORDS})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+
+        (?P<worded>(?={_WORD}{{0,60}}[0-9!@#$%^*+?~])(?![/~$<{{(\[*]){_WORD}{{4,512}}+)
+      | (?:{_KEY_NAMES})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+ (?P<long>(?=[^\s]{{0,60}}[0-9])[A-Za-z0-9_.+/=~-]{{16,512}}+)
+      | --(?:password|passwd|token|secret|api-key) [ ]++ (?P<option>[^\s"'`\\$<-][^\s"'`\\]{{0,512}}+)
+      | [?&](?:sig|signature|x-amz-signature)= (?P<signature>[^\s"'\\&]{{8,512}}+)
+    )"""
+)
+"""Values that are assigned to a secret's name. `name=value` without blanks is an assignment in a shell, a URL or a connection
+string. After a colon or between blanks the value must be quoted, or look like no word: prose has colons too."""
+_ASSIGNED_SIGNS = ("pass", "pwd", "secret", "token", "key", "sig")
+"""What `_ASSIGNED` finds has one of these in it: looking for them first costs little."""
+_ASSIGNED_VALUES = ("quoted", "plain", "worded", "long", "option", "signature")
 Span = tuple[int, int]
 
 
@@ -61,7 +104,13 @@ class Mask:
         if '"' in text:
             found += [match.span("value") for match in _MEMBER.finditer(text)]
         if "://" in text:
-            found += [match.span("value") for match in _URL_PASSWORD.finditer(text)]
+            found += [match.span(match.lastgroup or 0) for match in _URL_PASSWORD.finditer(text)]
+        if "-----BEGIN " in text:
+            found += _pem_spans(text)
+        lower = text.lower()
+        if any(sign in lower for sign in _ASSIGNED_SIGNS):
+            assigned = ((match, name) for match in _ASSIGNED.finditer(text) for name in _ASSIGNED_VALUES)
+            found += [match.span(name) for match, name in assigned if match[name] not in (None, MASK)]
         return _merged(found) if found else found
 
     def text(self, text: str) -> str:
@@ -98,6 +147,19 @@ class Mask:
             out.append(kept + whole[at:end] if inside else piece)
             start = end
         return out, touched
+
+
+def _pem_spans(text: str) -> Iterator[Span]:
+    """The bodies of private keys, between their first and last lines."""
+    at, last = 0, -1
+    while (begin := _PEM.search(text, at)) is not None:
+        start = begin.end()
+        if last < start:
+            last = text.find(_PEM_END, start)
+            last = len(text) if last < 0 else last
+        is_whole = last < len(text) and last - start <= LONGEST_PEM
+        at = last if is_whole else _PEM_LINES.match(text, start).end()  # type: ignore[union-attr]
+        yield start, at
 
 
 def secrets_of(settings: Settings) -> Iterator[str]:

@@ -42,7 +42,7 @@ class Meters:
 class Refusal:
     """What there was not enough of, and after how long there will be."""
 
-    kind: Literal["requests", "tokens", "concurrent"]
+    kind: Literal["requests", "tokens", "concurrent", "budget_requests", "budget_tokens"]
     wait_us: int
 
 

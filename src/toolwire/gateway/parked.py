@@ -247,8 +247,9 @@ def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str])
 
 
 def brings_results(items: Sequence[Item]) -> bool:
-    """Whether results come with this request, and are not only a part of its past: the model has said nothing since, or nothing but its words stands
-    behind them, which may be those of the answer that made the calls.
+    """Whether results come with this request and are not only a part of its past: the user has said nothing since the model spoke.
+
+    Text of the assistant at the very end does not count: it may be the start of the answer.
     """
     own: bool | None = None
     for item in reversed(items):
@@ -267,7 +268,7 @@ def brings_results(items: Sequence[Item]) -> bool:
 
 
 def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], dict[str, Result]]:
-    """The history without the results of these calls, and these results. Where the answer went on after a call, they stand in its midst."""
+    """The history without the results of these calls, and these results."""
     before: list[Item] = []
     results: dict[str, Result] = {}
     for item in items:

@@ -22,6 +22,7 @@ from toolwire.config import Settings
 from toolwire.decode import body as request_body
 from toolwire.decode import chat as decode_chat
 from toolwire.decode import responses as decode_responses
+from toolwire.encode.sse import encode
 from toolwire.errors import ToolwireError
 from toolwire.events import Failure
 from toolwire.gateway.answers import open_answer
@@ -30,7 +31,7 @@ from toolwire.gateway.compaction import Compaction, check_input
 from toolwire.gateway.images import ImageFetcher, checked
 from toolwire.gateway.journal import Journal
 from toolwire.gateway.keys import KeyGrant, no_model
-from toolwire.gateway.limits import Limits, Ticket
+from toolwire.gateway.limits import Limits, Ticket, estimate
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.queueing import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
@@ -145,7 +146,7 @@ class Gateway:
             if trace is not None:
                 trace.asks(backend, run.backend_kind)
             await run.in_time(backend.prepare())
-            turn = await run.in_time(self.images.inline(turn)) if not backend.capabilities.image_urls else checked(turn)
+            turn = checked(turn if backend.capabilities.image_urls else await run.in_time(self.images.inline(turn)))
             plan = run.planned(turn, backend)
             run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.place = self.queues.join(backend.id, caller.key_id)
@@ -182,6 +183,21 @@ class Gateway:
         asked = {name: value for name, value in body.items() if name in ("model", "input", "previous_response_id")}
         turn = await self._decode("responses", await self._with_references(asked, caller), caller, len(raw) >= LARGE_BODY)
         return Compaction(self, body, turn.items, caller)
+
+    async def count(self, raw: bytes, caller: Caller) -> Answer:
+        """The size of a Responses request's input, as OpenAI's `/responses/input_tokens` gives it. No backend counts without running, so
+        it is the same estimate that limits use.
+        """
+        large = len(raw) >= LARGE_BODY
+        body = self._parse(raw) if not large else await asyncio.to_thread(self._parse, raw)
+        if body.get("input") is None and not body.get("previous_response_id"):
+            body = {**body, "input": ""}  # instructions and tools alone have a size too
+        turn = await self._decode("responses", await self._with_references(body, caller), caller, large)
+        turn, backend = self._backend(turn)
+        if caller.grant is not None:
+            caller.grant.check(turn, backend.id)
+        counted = {"object": "response.input_tokens", "input_tokens": estimate(turn).input_tokens}
+        return Answer([(b"x-toolwire-report", b"input_tokens=estimated")], encode(counted))
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
         """Whether the key may run this turn, and what it takes of the key's limits."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from toolwire.backends.base import Backend, Capabilities, Strategy
@@ -19,10 +20,11 @@ from toolwire.emulate.exact import exact
 from toolwire.emulate.form import BARE, MARKUP, Form
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
+from toolwire.emulate.thoughts import Mentions
 from toolwire.emulate.transcript import text_only, transcript
 from toolwire.errors import ToolwireError
 from toolwire.frozen import record
-from toolwire.gateway.fields import report
+from toolwire.gateway.fields import passed, report, thoughts
 from toolwire.ids import IdFactory
 from toolwire.policy import NO_RULES, PolicyRules
 from toolwire.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
@@ -59,16 +61,24 @@ class Plan:
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
     """Stop sequences that are looked for here, in the answer's text alone."""
+    thoughts: bool = False
+    """Reasoning in the answer's text is separated from it."""
 
     def report_header(self) -> str:
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
+    def retried(self) -> Plan:
+        """The same plan, with a report that says that the model was asked once more."""
+        choice = "function_call" if self.turn.legacy_functions else "tool_choice"
+        return replace(self, report=tuple({**dict(self.report), choice if self.required else "tools.strict": "retried"}.items()))
+
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
-        """The same turn once more, with what the model wrote and one corrective message."""
+        """The same turn once more, with what the model wrote and one corrective message; only the permitted tools are offered."""
         said = (Message("assistant", (TextPart(answer),)),) if answer.strip() else ()
         items, begun = (self.turn.items[:-1], self.turn.items[-1:]) if self.prefilled else (self.turn.items, ())
-        asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, self.form)),))
-        return replace(self.turn, items=(*items, *said, asked, *begun))
+        form = self.form if self.scanner is not None else None
+        asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, form)),))
+        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered())
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
@@ -78,6 +88,8 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         raise ToolwireError(
             "unsupported_value", f"The model '{turn.model[:80]}' does not take images.", param="messages" if turn.api == "chat" else "input"
         )
+    if turn.rest:
+        turn = replace(turn, rest=passed(turn, capabilities))
     offered = turn.offered()
     way = _way(turn, backend.strategy, capabilities)
     as_text = way in ("emulated", "constrained")
@@ -89,12 +101,32 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=None if settings.unknown_tool == "forward" else ToolRegistry(turn.tools) if offered else _NO_TOOLS,
+        declared=_callable(turn, offered, settings),
+        required=bool(offered) and turn.tool_choice.mode == "required",
         unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call]),
         hold_calls=not as_text and settings.arguments == "validated",
+        thoughts=settings.reasoning == "split",
     )
-    return _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities)
+    plan = _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities)
+    lost = thoughts(turn, plan.turn, capabilities)
+    return replace(plan, report=(*plan.report, *lost)) if lost else plan
+
+
+def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:
+    """The tools that may be called; None: any.
+
+    `unknown_tool = "forward"` passes undeclared tools, unless `tool_choice` restricts what may be called.
+    """
+    if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
+        return None
+    return ToolRegistry(offered) if offered else _NO_TOOLS
+
+
+def mentions(turn: Turn, text: str) -> bool:
+    """Whether the client's own messages contain a text. Results of tools do not count: their authors decide nothing here."""
+    messages = (part.text for item in turn.items if isinstance(item, Message) for part in item.parts if isinstance(part, TextPart))
+    return text in (turn.instructions or "") or any(text in said for said in messages)
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
@@ -151,7 +183,7 @@ def _as_function_item(item: Item) -> Item:
 def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
     """The turn as messages only, tools and calls told in words; the answer's text is scanned for calls."""
     capabilities = backend.capabilities
-    constrained, required = plan.strategy == "constrained", bool(offered) and turn.tool_choice.mode == "required"
+    constrained, required = plan.strategy == "constrained", plan.required
     # An answer that is held to a format could hold no call, unless the decoder is our own; one that must be a call has no text to be in a format.
     worded = not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     output = prompt.output_prompt(turn.output) if worded and not required else ""
@@ -183,9 +215,16 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     return replace(
         plan,
         turn=asked,
-        scanner=_scanner(tools, texts, settings, form, dialects if form.dialect != BARE else ("sentinel",), eager=constrained),
+        scanner=_scanner(
+            tools,
+            texts,
+            settings,
+            form,
+            dialects if form.dialect != BARE else ("sentinel",),
+            constrained,
+            partial(mentions, turn) if plan.thoughts else None,
+        ),
         customs=frozenset(tool.name for tool in offered if tool.kind == "custom"),
-        required=required,
         form=form,
         begun=begun,
         prefilled=prefilled,
@@ -231,7 +270,13 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
 
 
 def _scanner(
-    tools: tuple[ToolSpec, ...], quoted: Sequence[str], settings: ToolSettings, form: Form, dialects: Sequence[str], eager: bool
+    tools: tuple[ToolSpec, ...],
+    quoted: Sequence[str],
+    settings: ToolSettings,
+    form: Form,
+    dialects: Sequence[str],
+    eager: bool,
+    thoughts: Mentions | None,
 ) -> Callable[[], ToolCallParser]:
     check = None
     if any(tool.strict for tool in tools):
@@ -250,6 +295,7 @@ def _scanner(
             quoted,
             unknown_tool=settings.unknown_tool,
             check=check,
+            thoughts=thoughts,
         )
 
     return make

@@ -44,6 +44,7 @@ NOTES = {
     "emulated": "served in another way than the backend's own",
     "ignored": "has no effect on this backend",
     "refused": "not possible here",
+    "retried": "the model was asked once more",
 }
 
 

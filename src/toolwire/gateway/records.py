@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from toolwire.gateway.contents import Contents
     from toolwire.gateway.keys import KeyGrant
     from toolwire.gateway.memory import Memory
+    from toolwire.gateway.usage import Hold
     from toolwire.trace import Trace
 
 
@@ -96,3 +97,5 @@ class TurnSummary(msgspec.Struct):
     """What was said, where somebody who may see it wants it."""
     trace: Trace | None = None
     """What the journal keeps of the turn."""
+    hold: Hold | None = None
+    """What the turn has reserved of its key's budget, until it is counted."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from toolwire.backends.base import Backend, Batch
 from toolwire.encode.obsidian import ObsidianXml
 from toolwire.errors import ToolwireError, status_of
-from toolwire.events import Failure, Finish, Text, Usage
+from toolwire.events import Dropped, Failure, Finish, Text, Usage
 from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
 from toolwire.gateway.attempts import attempts
@@ -124,6 +124,8 @@ class Run:
                             batch = [error.failure]
                         if refused:
                             break
+                    elif batch and type(batch[0]) is Dropped and batch[0].kind == "retry":
+                        self._retried()
                     batch = policy.feed(batch)
                     if policy.cut:
                         batch = [*batch, *policy.end()]
@@ -148,6 +150,13 @@ class Run:
             self.plan = plan
             return False
         return True
+
+    def _retried(self) -> None:
+        """The model is asked once more: the report says so."""
+        assert self.plan is not None
+        self.plan = self.plan.retried()
+        if self.trace is not None and self.trace.plans:
+            self.trace.plans += (self.trace.plans[-1].retried(),)
 
     def _live(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
         assert self.turn is not None
@@ -315,7 +324,8 @@ class Run:
         self._observed = True
         if self.place is not None:
             self.place.leave()
-        usage = self.account.settled(ran=self.plan is not None and (failure is None or self._first_byte is not None))
+        ran = self.plan is not None and (failure is None or self._first_byte is not None)
+        usage = self.account.settled(ran, answered=failure is None)
         took_s = perf_counter() - self._started
         self._gateway.told.soon(partial(self._summary, failure, cancelled, usage, took_s))
 
@@ -360,4 +370,5 @@ class Run:
             turn=turn,
             contents=account.contents,
             trace=trace,
+            hold=None if account.ticket is None else account.ticket.hold,
         )

@@ -2,6 +2,7 @@
 
     toolwire:meters:{KEY}     what is taken, in units, and when that was so
     toolwire:running:{KEY}    the turns that run now, each with the time after which it counts as gone
+    toolwire:budget:{KEY}     what ended turns have used of a month's budget, and of which month
     toolwire:nodes            the nodes that share the limits, likewise
 
 Rules: the time is Redis's own, for all nodes the same; where it goes back, it is counted on from there. What runs is renewed while it runs, so that
@@ -9,6 +10,11 @@ what a node that died has left behind ends by itself. A Redis that can not be re
 asks, until it is back. What could not be told to it meanwhile is told then, before it is asked for anything again, with what it said last, should it
 have forgotten everything. Who did not notice that it was away brings what it said last with every question: where there are no meters of a key any
 more, they begin there. Less is never counted than the node that saw most has seen.
+
+A turn of a key with a budget is named `ID:TOKENS` among those that run. What is reserved of the budget is
+therefore always the sum over the turns that run: it cannot drift, and what a dead node had reserved ends with
+its leases. What ended turns have used begins with the store's sum. Redis forgets it `BUDGET_S` after the last
+turn, when the store has all of it.
 """
 
 from __future__ import annotations
@@ -27,8 +33,9 @@ from toolwire.gateway.nodes import WITHIN_S, connect
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-METERS, RUNNING, NODES = "toolwire:meters:", "toolwire:running:", "toolwire:nodes"
+METERS, RUNNING, BUDGET, NODES = "toolwire:meters:", "toolwire:running:", "toolwire:budget:", "toolwire:nodes"
 LEASE_S = 20.0
+BUDGET_S = 600.0
 BEAT_S = 4.0
 RETRY_S = 0.5
 MOST_OWED = 10_000
@@ -48,9 +55,13 @@ end
 """
 """What both scripts begin with. A lease that ends later than one that is given now is from before the clock went back."""
 
-# KEYS: meters, running. ARGV: rate of requests, units of requests, rate of tokens, units of tokens, most running at once, this turn's id, its lease
-# in microseconds, what to do ("take" asks first, "charge" does not, and ends the turn, "tell" is a charge by one that was away), and how many units
-# of requests and tokens the node knows of: they count where nothing is known here, and at least so many where they are told.
+# KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
+# most running at once, this turn's id, its lease in microseconds, what to do ("take" asks first, "charge" does
+# not, and ends the turn, "tell" is a charge by a node that was away), and how many units of requests and tokens
+# the node knows of: they count where nothing is known here, and at least so many where they are told.
+# Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the budget, what the
+# turn used, the sum to begin with, and the sum that the node saw last; the epoch in which it saw that (a sum that
+# was begun anew has a new one, and began too low where a node has seen more); how long an unused sum is kept, in ms.
 TAKE = """
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
 local at = tonumber(state[1]) or now
@@ -69,14 +80,43 @@ for n = 1, 2 do
         end
     end
 end
-local most, running = tonumber(ARGV[5]), 0
-if most > 0 then
+local most, running, month = tonumber(ARGV[5]), 0, tonumber(ARGV[11])
+local leased = most > 0 or month > 0
+if leased then
     end_leases(KEYS[2], ARGV[7])
     running = redis.call('ZCARD', KEYS[2])
     if ARGV[8] ~= 'take' then
         running = running - redis.call('ZREM', KEYS[2], ARGV[6])
-    elseif running >= most and refused == '' then
+    elseif most > 0 and running >= most and refused == '' then
         refused = 'concurrent'
+    end
+end
+local spent, first, held, epoch = {0, 0}, {0, 0}, {running, 0}, '0'
+if month > 0 then
+    local found = redis.call('HMGET', KEYS[3], 'month', 'requests', 'tokens', 'first_requests', 'first_tokens', 'epoch')
+    local there = tonumber(found[1]) or 0
+    for n = 1, 2 do
+        if there < month then
+            spent[n], first[n] = tonumber(ARGV[15 + n]), tonumber(ARGV[15 + n])
+        else
+            spent[n], first[n] = tonumber(found[n + 1]), tonumber(found[n + 3])
+            if there == month and found[6] ~= ARGV[20] and first[n] < tonumber(ARGV[17 + n]) then
+                spent[n], first[n] = spent[n] + tonumber(ARGV[17 + n]) - first[n], tonumber(ARGV[17 + n])
+            end
+        end
+        if ARGV[8] ~= 'take' then spent[n] = spent[n] + tonumber(ARGV[13 + n]) end
+    end
+    epoch = there < month and whole(now) or found[6]
+    month = math.max(month, there)
+    if tonumber(ARGV[13]) > 0 then
+        for _, turn in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do held[2] = held[2] + (tonumber(string.match(turn, ':(%d+)$')) or 0) end
+    end
+    for n = 1, 2 do
+        local budget = tonumber(ARGV[11 + n])
+        if ARGV[8] == 'take' and budget > 0 and spent[n] + held[n] >= budget then
+            refused = n == 1 and 'budget_requests' or 'budget_tokens'
+            wait = 0
+        end
     end
 end
 if refused == '' then
@@ -89,7 +129,12 @@ if refused == '' then
     end
     redis.call('HSET', KEYS[1], 'at', whole(now), 'requests', whole(taken[1]), 'tokens', whole(taken[2]))
     redis.call('PEXPIRE', KEYS[1], whole(math.ceil(last / 1000) + 60000))
-    if most > 0 and ARGV[8] == 'take' then
+    if month > 0 then
+        redis.call('HSET', KEYS[3], 'month', whole(month), 'requests', whole(spent[1]), 'tokens', whole(spent[2]),
+            'first_requests', whole(first[1]), 'first_tokens', whole(first[2]), 'epoch', epoch)
+        redis.call('PEXPIRE', KEYS[3], ARGV[21])
+    end
+    if leased and ARGV[8] == 'take' then
         redis.call('ZADD', KEYS[2], whole(now + ARGV[7]), ARGV[6])
         redis.call('PEXPIRE', KEYS[2], whole(ARGV[7] / 1000))
         running = running + 1
@@ -97,7 +142,8 @@ if refused == '' then
 elseif now < at then
     redis.call('HSET', KEYS[1], 'at', whole(now))
 end
-return {refused, whole(wait), whole(taken[1]), whole(taken[2]), running}
+local of_month = {whole(month), whole(spent[1]), whole(spent[2]), whole(held[1]), whole(held[2]), epoch}
+return {refused, whole(wait), whole(taken[1]), whole(taken[2]), unpack(of_month)}
 """
 
 # KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Gives how many there are.
@@ -107,6 +153,39 @@ for n = 2, #ARGV do redis.call('ZADD', KEYS[1], whole(now + ARGV[1]), ARGV[n]) e
 redis.call('PEXPIRE', KEYS[1], whole(ARGV[1] / 1000))
 return redis.call('ZCARD', KEYS[1])
 """
+
+
+Amounts = tuple[int, int]
+"""Requests and tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A key's month as Redis knows it: what ended turns have used, and what running turns hold."""
+
+    month: int
+    spent: Amounts
+    held: Amounts
+    epoch: int = 0
+    """When Redis began this sum: one that has forgotten everything begins another."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonthAsked:
+    """What a turn is to have of a key's month, or has `used` of it.
+
+    `known` is the sum that Redis begins with where it has none, `seen` the one that the node saw in `epoch`.
+    """
+
+    month: int
+    budget: Amounts
+    used: Amounts = (0, 0)
+    known: Amounts = (0, 0)
+    seen: Amounts = (0, 0)
+    epoch: int = 0
+
+
+NO_BUDGET = MonthAsked(0, (0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +199,15 @@ class Asked:
     requests: int
     tokens: int
     known: tuple[int, int] = (0, 0)
+    month: MonthAsked = NO_BUDGET
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What Redis answered: what is taken now, and of the month."""
+
+    meters: Meters
+    month: Month
 
 
 class Unreachable(Exception):
@@ -153,28 +241,26 @@ class SharedLimits:
         self._stumbled = asyncio.Event()
         self._closed = False
 
-    async def take(self, asked: Asked) -> tuple[Refusal | None, Meters]:
+    async def take(self, asked: Asked) -> tuple[Refusal | None, Seen]:
         """Takes it, or says what stands against it; beside what is taken now. Raises `Unreachable`."""
-        refused, wait, requests, tokens, _ = await self._ask(lambda _: self._run(asked, "take"))
-        meters = Meters(0, int(requests), int(tokens))
-        if not refused:
-            return None, meters
-        return Refusal(refused.decode(), max(1, int(wait))), meters
+        refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
+        return Refusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
 
-    async def charge(self, asked: Asked) -> Meters | None:
+    async def charge(self, asked: Asked) -> Seen | None:
         """Charges it without asking, and ends the turn; later, where Redis can not be reached."""
         try:
-            _, _, requests, tokens, _ = await self._ask(lambda _: self._run(asked, "charge"))
-            return Meters(0, int(requests), int(tokens))
+            _, _, *seen = await self._ask(lambda _: self._run(asked, "charge"))
+            return _seen(seen)
         except Unreachable:
             self._owed.append(asked)
             return None
 
     def _run(self, asked: Asked, way: str) -> Awaitable[Any]:
-        rates, lease = asked.rates, int(LEASE_S * 1e6)
-        keys = [f"{METERS}{{{asked.key_id}}}", f"{RUNNING}{{{asked.key_id}}}"]
+        rates, lease, month = asked.rates, int(LEASE_S * 1e6), asked.month
+        keys = [f"{kind}{{{asked.key_id}}}" for kind in (METERS, RUNNING, BUDGET)]
         amounts = [rates.requests, asked.requests, rates.tokens, asked.tokens, asked.concurrent]
-        return self._take(keys, [*amounts, asked.turn, lease, way, *asked.known])
+        budget = [month.month, *month.budget, *month.used, *month.known, *month.seen, month.epoch, int(BUDGET_S * 1000)]
+        return self._take(keys, [*amounts, asked.turn, lease, way, *asked.known, *budget])
 
     # --- being there ---------------------------------------------------------------------------------------------------------------------------
 
@@ -215,7 +301,7 @@ class SharedLimits:
             self._owed.extend(replace(one, known=(0, 0)) for one in untold)
         self.up = True
         self._stumbled.clear()
-        self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens)
+        self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens or any(one.month.used))
         log.warning("redis is back: limits are shared again")
 
     async def _pay(self, owed: deque[Asked], way: str) -> None:
@@ -245,13 +331,13 @@ class SharedLimits:
             await self._ask(lambda redis: redis.zrem(NODES, self._node))
         await self._redis.aclose()
 
-    async def _ask(self, work: Callable[[Redis], Awaitable[T]], probing: bool = False, within_s: float = WITHIN_S) -> T:
+    async def _ask(self, work: Callable[[Redis], Awaitable[T]], probing: bool = False, within_s: float | None = None) -> T:
         from redis.exceptions import RedisError
 
         if not self.up and not probing:
             raise Unreachable
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(WITHIN_S if within_s is None else within_s):
                 found = await work(self._redis)
         except (RedisError, OSError, TimeoutError) as error:
             if self.up:
@@ -262,3 +348,8 @@ class SharedLimits:
                 log.warning(told, str(error) or type(error).__name__, self.nodes)
             raise Unreachable from error
         return found
+
+
+def _seen(numbers: Iterable[bytes]) -> Seen:
+    requests, tokens, month, *sums = map(int, numbers)
+    return Seen(Meters(0, requests, tokens), Month(month, (sums[0], sums[1]), (sums[2], sums[3]), sums[4]))

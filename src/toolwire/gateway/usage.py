@@ -3,6 +3,10 @@
 Rules: a turn that ends is counted in memory, at once, as answered or as failed; what was counted is written every `FLUSH_S` seconds and at the
 close, all of it in one transaction. Each batch has a number, so that one whose commit was not answered is never counted twice. What can not be
 written is kept, and written later. A budget is given out only where it is known what was used of it. Hours, days and months are UTC's.
+
+A turn of a key with a budget holds a part of it from its admission until it is counted here: releasing the
+hold and counting the turn is one step, so nobody can be admitted in between. Its usage is written within
+`FLUSH_BUDGET_S`, so that a killed process forgets little of it.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolwire.usage")
 FLUSH_S = 3.0
+FLUSH_BUDGET_S = 0.2
 STALE_S = 2 * FLUSH_S
 """A month's sum that is older is read again before it is used: other nodes spend too."""
 NEVER = float("-inf")
@@ -54,6 +59,15 @@ class Spent:
     requests: int = 0
     tokens: int = 0
     read_at: float = NEVER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    """What a running turn has reserved of its key's monthly budget."""
+
+    key_id: str
+    requests: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,8 @@ class UsageBook:
         self._writing: dict[Row, Counts] = {}
         """The batch that is being written, or could not be yet."""
         self._months: dict[str, Spent] = {}
+        self._held: dict[str, tuple[int, int]] = {}
+        """Requests and tokens that running turns hold, by key."""
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._failing = False
@@ -97,6 +113,8 @@ class UsageBook:
 
     def observe(self, summary: TurnSummary) -> None:
         """A turn has ended."""
+        if summary.hold is not None:
+            self.release(summary.hold)
         now = self._clock()
         failed = summary.error_kind is not None
         model = summary.model[:LONGEST_NAME] if not failed or summary.model in self._models else UNKNOWN
@@ -112,8 +130,17 @@ class UsageBook:
             self._turn_month(spent, now)
             spent.requests += not failed
             spent.tokens += summary.input_tokens + summary.output_tokens
-        if self._timer is None and self._store is not None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_soon)
+        self._flush_within(FLUSH_S if spent is None else FLUSH_BUDGET_S)
+
+    def _flush_within(self, seconds: float) -> None:
+        if self._store is None or self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._timer = None
@@ -136,8 +163,8 @@ class UsageBook:
             await self._write()
         finally:
             self._flushing = None
-            if (self._writing or self._counted) and self._timer is None and self._store is not None and not self._closed:
-                self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_soon)
+            if (self._writing or self._counted) and self._timer is None:
+                self._flush_within(FLUSH_S)
 
     async def _write(self) -> None:
         """One batch, and then the months of the keys that have budgets, as all nodes' batches make them."""
@@ -147,7 +174,8 @@ class UsageBook:
             self._writing, self._counted = self._counted, {}
             self._batch += bool(self._writing)
         batch, number, now = self._writing, self._batch, self._clock()
-        month, asked, at = month_of(now), list(self._months), self._ticks()
+        month, at = month_of(now), self._ticks()
+        asked = [key_id for key_id, spent in self._months.items() if at - spent.read_at >= FLUSH_S]
         try:
             sums = await self._store.run(lambda c: _written(c, batch, self._node, number, now, month, asked), "count usage")
         except Exception as error:  # who only counts must not fail, and what is counted must not be lost
@@ -213,6 +241,30 @@ class UsageBook:
                 spent = self._months[key_id]
         self._turn_month(spent, self._clock())
         return spent
+
+    def known_month(self, key_id: str) -> Spent:
+        """The same without waiting, for a key whose month was asked for before."""
+        spent = self._months[key_id]
+        self._turn_month(spent, self._clock())
+        return spent
+
+    def held(self, key_id: str) -> tuple[int, int]:
+        """The requests and tokens that turns of this key hold on this node."""
+        return self._held.get(key_id, (0, 0))
+
+    def hold(self, key_id: str, requests: int, tokens: int) -> Hold:
+        """Reserves a part of the budget. The turn's summary brings the hold to `observe`."""
+        held = self.held(key_id)
+        self._held[key_id] = (held[0] + requests, held[1] + tokens)
+        return Hold(key_id, requests, tokens)
+
+    def release(self, hold: Hold) -> None:
+        held = self.held(hold.key_id)
+        left = (held[0] - hold.requests, held[1] - hold.tokens)
+        if any(left):
+            self._held[hold.key_id] = left
+        else:
+            self._held.pop(hold.key_id, None)
 
     async def _first_month(self, key_id: str) -> Spent:
         for _ in range(2):  # the writing that is under way may not ask for this key yet

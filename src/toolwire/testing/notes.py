@@ -173,6 +173,8 @@ class Fails(_Tool):
     async def preview(self, arguments: Arguments) -> Preview:
         if arguments["how"] == "preview":
             raise ToolFailed("it can not be planned")
+        if arguments["how"] == "preview badly":
+            raise RuntimeError("a bug")
         return Preview(summary="Fails.")
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:

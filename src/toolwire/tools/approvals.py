@@ -30,6 +30,8 @@ KEPT_S = 30 * 86400.0
 """How long a decided question is kept, with what was shown of the person's notes."""
 LOOK_EVERY_S = 0.25
 """How often a waiting surface looks for a decision that another process made."""
+MOST_WAITING = 50
+"""Questions of one session that may wait for a decision at once."""
 
 
 class Surface(Protocol):
@@ -52,7 +54,10 @@ class Approvals:
     # --- asking --------------------------------------------------------------------------------------------------------------------------------
 
     async def ask(self, asking: Asking, questions: Sequence[tuple[str, Stage, Arguments, Preview]], surface: Surface | None) -> list[Approval]:
-        """Asks several questions at once, and returns them decided, in their order. What a remembered grant covers is not asked."""
+        """Asks several questions at once, and returns them decided, in their order. What a remembered grant covers is not asked.
+
+        `refused`: too many questions of this session wait already, so this one was not asked. Nothing else decides that.
+        """
         approvals = [self._made(asking, *question) for question in questions]
         try:
             return await self._asked(approvals, surface)
@@ -62,23 +67,24 @@ class Approvals:
 
     async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
         await self.records.forget(self._clock() - KEPT_S)
-        await self.records.add(approvals)
         grants = await self.records.grants()
-        asked = []
-        for approval in approvals:
-            covered = next((grant for grant in grants if grant.covers(approval)), None)
-            if covered is None:
-                asked.append(approval)
-                continue
+        covered = {one.id: grant for one in approvals if (grant := next((each for each in grants if each.covers(one)), None)) is not None}
+        known, asked = [one for one in approvals if one.id in covered], [one for one in approvals if one.id not in covered]
+        if asked:
+            asked = asked[: await self.records.add(asked, MOST_WAITING)]
+        if known:
+            await self.records.add(known)
+        for approval in known:
             picked = tuple(one.key for one in approval.shown.touched if not one.missing) if approval.shown.pick else None
             try:
-                await self.decide(approval.id, approval.token, Decision(True, picked=picked), by=f"grant {covered.id}")
+                await self.decide(approval.id, approval.token, Decision(True, picked=picked, standing=True), by=f"grant {covered[approval.id].id}")
             except ToolwireError as error:
                 if error.failure.kind != "conflict":  # else: decided in the inbox, a moment before
                     raise
         if asked:
             await self._settle(asked, surface)
-        return [await self.records.get(approval.id) or approval for approval in approvals]
+        written = {one.id for one in (*known, *asked)}
+        return [await self.records.get(one.id) or one if one.id in written else replace(one, status="refused") for one in approvals]
 
     def _made(self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview) -> Approval:
         now = self._clock()
@@ -173,6 +179,11 @@ class Approvals:
 
     async def revoke(self, grant_id: str) -> bool:
         return await self.records.revoke(grant_id, self._clock())
+
+    async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
+        """Records a call that was refused without a question, as a line of the audit log. `arguments` is the call's text."""
+        who = ("", asking.session, asking.surface, asking.model, tool[:80])
+        await self.records.note((self._clock(), asking.owner, "refused", *who, _sha(arguments), "", 0, note[:200]))
 
     async def tell(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
         """What became of a call that was granted, as a line of the audit log."""

@@ -1,8 +1,10 @@
 """What a tool is, and what a person is shown of a call before it may do anything.
 
-A call goes through one or two grants. `run`: may it do what `preview` says? A search has a second one, `share`: which of the things it found may
-the model see? `preview` is told from what is known already; it opens no file of the person's, but for the old text of a note that a change is shown
-against.
+A call needs one or two grants. `run`: may it do what `preview` shows? A search has a second one, `share`: which of its results may the model see?
+`preview` uses the index and opens no note, except to read the old text that a change is compared with.
+
+Nothing that the model sees before a grant depends on the notes' contents. Only `Naming.paths`, which sees the call's own text and nothing else, may
+make a call fail without a question. Whatever `preview` finds wrong with a call is part of the question (`Preview.problem`).
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ Json = Any
 Arguments = Mapping[str, Json]
 Stage = Literal["run", "share"]
 Effect = Literal["search", "read", "write"]
-Status = Literal["pending", "approved", "denied", "expired"]
+Status = Literal["pending", "approved", "denied", "expired", "refused"]
+"""`refused`: not asked, because too many questions wait already. It is never stored."""
 Scope = Literal["once", "session", "folder", "tool"]
 
 
 class ToolFailed(Exception):
-    """A tool could not do what it was asked; the message is told to the model and the person, `person` to the person instead where it is given."""
+    """A tool cannot do what it was asked. The message is for the model; `person` is shown to the person instead, if given."""
 
     def __init__(self, message: str, person: str = "") -> None:
         super().__init__(message)
@@ -44,19 +47,24 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a call would touch. `pick`: the person chooses among `touched`, and what was not chosen stays untouched."""
+    """What a call would touch. `pick`: the person chooses among `touched`, and what was not chosen stays untouched.
+
+    `problem` says why the call cannot work. The person is asked all the same. If they approve, nothing runs and the model gets the problem's text.
+    """
 
     touched: tuple[Touched, ...] = ()
     diff: str = ""
     summary: str = ""
     pick: bool = False
+    problem: str = ""
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
 
     @classmethod
     def of(cls, value: Mapping[str, Json]) -> Preview:
-        return cls(tuple(Touched(**one) for one in value["touched"]), value["diff"], value["summary"], value["pick"])
+        touched = tuple(Touched(**one) for one in value["touched"])
+        return cls(touched, value["diff"], value["summary"], value["pick"], value.get("problem", ""))
 
     @property
     def digest(self) -> str:
@@ -101,7 +109,7 @@ class Tool(Protocol):
     def effect(self) -> Effect: ...
 
     async def preview(self, arguments: Arguments) -> Preview:
-        """What the call would touch. Raises `ToolFailed` when it could not work at all."""
+        """What the call would touch. `ToolFailed` means that the call cannot work: the person sees the reason, and the model does not."""
         ...
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
@@ -110,6 +118,15 @@ class Tool(Protocol):
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Json:
         """Of what was found, what the person picked."""
+        ...
+
+
+@runtime_checkable
+class Naming(Protocol):
+    """A tool whose calls name paths."""
+
+    def paths(self, arguments: Arguments) -> tuple[str, ...]:
+        """The paths that the call names. Raises `ToolFailed`, for the model, for a call that cannot work by its text alone. Touches no file."""
         ...
 
 
@@ -136,6 +153,8 @@ class Decision:
     """Of edited arguments: the `digest` of the preview that the person was shown for them; "" when they were shown none."""
     within: tuple[str, ...] = ()
     """Of a search that a rule allows: the patterns of what it may look at; empty: the whole vault."""
+    standing: bool = False
+    """Given beforehand by a remembered grant or a rule: nobody has looked at this call."""
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)

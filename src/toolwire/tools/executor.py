@@ -1,7 +1,10 @@
-"""One turn's tool calls: asked for together, run in order, told truly.
+"""Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. A call that was edited runs as edited, and the model is told so; of what was found, the model sees what
-the person picked, and is told that there was more. Every decision and every run goes into the audit log.
+Law 11: what is granted is exactly what runs. A call that was edited runs as edited, and the model is told so. Of what was found, the model sees what
+the person picked, and is told that there was more. The audit log has every decision, every run, and every call that was refused without a question.
+
+Before a grant the model learns nothing about the notes: a call fails without a question only by its own text (`Toolbox.preview`). A standing grant
+answers without anybody looking, so a change that fails under one gets a constant answer (`NOT_CHANGED`), whatever the cause.
 """
 
 from __future__ import annotations
@@ -16,12 +19,28 @@ from typing import Any
 import jsonschema_rs
 
 from toolwire.tools.approvals import Approvals, Surface
-from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Narrowing, Outcome, Preview, Tool, ToolCall, ToolFailed
+from toolwire.tools.contract import (
+    Approval,
+    Arguments,
+    Asking,
+    Decision,
+    Naming,
+    Narrowing,
+    Outcome,
+    Preview,
+    Tool,
+    ToolCall,
+    ToolFailed,
+    Touched,
+)
 
 log = logging.getLogger("toolwire.tools")
 
 CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
+TOO_MANY = "Too many tool calls wait for the person's decision; this one was not asked about and did not run"
+UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"
+NOT_CHANGED = "The change could not be made to the note as it is now. Read the note with file_read, then send the change again."
 
 
 class Toolbox:
@@ -59,6 +78,19 @@ class Toolbox:
         properties = self.tools[name].parameters.get("properties") or {}
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
+    async def preview(self, name: str, arguments: Arguments) -> Preview:
+        """What the person is shown of a call, with what is wrong with it. Raises `ToolFailed` only for what the call's own text shows."""
+        tool = self.tools[name]
+        paths = tool.paths(arguments) if isinstance(tool, Naming) else ()
+        try:
+            return await tool.preview(arguments)
+        except ToolFailed as error:
+            problem = str(error)
+        except Exception:
+            log.exception("the tool %s could not show what it would touch", name)
+            problem = UNEXPECTED
+        return Preview(tuple(Touched(path, path) for path in paths), problem=problem)
+
 
 @dataclass(slots=True)
 class _Planned:
@@ -79,39 +111,43 @@ class Executor:
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """Every call's outcome, in order. Never raises for what a tool or a model did wrong."""
-        planned = [await self._plan(call) for call in calls]
+        planned = [await self._plan(call, asking) for call in calls]
         runnable = [one for one in planned if isinstance(one, _Planned)]
         questions = [(one.tool.name, "run", one.arguments, one.shown) for one in runnable]
         decided = iter(await self.approvals.ask(asking, questions, self.surface) if questions else ())  # type: ignore[arg-type]
         return [await self._run(one, next(decided), asking) if isinstance(one, _Planned) else one for one in planned]
 
-    async def _plan(self, call: ToolCall) -> _Planned | Outcome:
+    async def _plan(self, call: ToolCall, asking: Asking) -> _Planned | Outcome:
         tool = self.toolbox.tools.get(call.name)
         if tool is None:
             words = f"Unknown tool: {call.name[:80]}"
+            await self.approvals.refused(asking, call.name, call.arguments, "unknown tool")
             return Outcome(call, {"error": words}, "unknown", words)
         try:
             arguments = self.toolbox.arguments(call.name, call.arguments)
-            return _Planned(call, tool, arguments, await tool.preview(arguments))
-        except ToolFailed as error:
-            return _failed(call, error)
+            return _Planned(call, tool, arguments, await self.toolbox.preview(call.name, arguments))
         except Exception as error:
-            log.exception("the tool %s could not be planned", call.name)
+            if not isinstance(error, ToolFailed):
+                log.exception("the tool %s could not be planned", call.name)
+            await self.approvals.refused(asking, call.name, call.arguments, "the call does not fit the tool")
             return _failed(call, error)
 
     async def _run(self, planned: _Planned, approval: Approval, asking: Asking) -> Outcome:
         call, tool = planned.call, planned.tool
         if approval.status != "approved" or approval.decision is None:
-            return _refused(call, approval)
+            return await self._refused(call, approval, asking)
         decision = approval.decision
+        was_seen = not decision.standing and (decision.arguments is None or bool(decision.seen))
         try:
             arguments, shown, picked = planned.arguments, planned.shown, decision.picked
             if decision.arguments is not None:
                 arguments = self.toolbox.checked(tool.name, decision.arguments)
-                shown = await tool.preview(arguments)
+                shown = await self.toolbox.preview(tool.name, arguments)
                 if decision.seen and decision.seen != shown.digest:
                     raise ToolFailed("not run: what it would touch has changed since the person was asked")
                 picked = _all_of(shown, decision.picked) if shown.pick else None
+            if shown.problem:
+                raise ToolFailed(shown.problem if was_seen else UNEXPECTED, person=shown.problem)
             if decision.within and isinstance(tool, Narrowing):
                 tool = tool.within(decision.within)
             ran = await tool.run(arguments, picked, shown)
@@ -122,11 +158,12 @@ class Executor:
                 share = (await self.approvals.ask(asking, [(tool.name, "share", arguments, ran.found)], self.surface))[0]
                 if share.status != "approved" or share.decision is None:
                     await self.approvals.tell(approval, "ran", note="nothing shared")
-                    return _refused(call, share)
+                    return await self._refused(call, share, asking)
                 chosen = share.decision.picked or ()
                 value = tool.share(ran, chosen)
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
-                told |= {"found": len(ran.found.touched), "shared": len(chosen)}
+                # A rule for a folder says nothing about how many results lie outside of it; a person knows what they leave out.
+                told |= {"found": len(chosen if share.decision.standing else ran.found.touched), "shared": len(chosen)}
         except asyncio.CancelledError:
             await asyncio.shield(self.approvals.tell(approval, "stopped"))  # it may have run: a thread is not stopped
             raise
@@ -134,10 +171,20 @@ class Executor:
             if not isinstance(error, ToolFailed):
                 log.exception("the tool %s failed", call.name)
             await self.approvals.tell(approval, "failed", note=type(error).__name__)  # its words may tell contents
-            return _failed(call, error)
+            return _failed(call, error, NOT_CHANGED if tool.effect == "write" and not was_seen else "")
         result = {"result": value, **told}
         await self.approvals.tell(approval, "ran", result)
         return Outcome(call, result, "done", shared=shared, unread=ran.unread)
+
+    async def _refused(self, call: ToolCall, approval: Approval, asking: Asking) -> Outcome:
+        notice = f"Tool execution cancelled: {call.name}"
+        if approval.status == "refused":
+            await self.approvals.refused(asking, call.name, call.arguments, "too many questions wait")
+            return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
+        if approval.status == "denied":
+            reason = approval.decision.reason if approval.decision is not None else ""
+            return Outcome(call, {"error": CANCELLED, **({"reason": reason} if reason else {})}, "denied", notice)
+        return Outcome(call, {"error": NO_DECISION}, "expired", notice)
 
 
 def _all_of(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
@@ -158,14 +205,8 @@ def _truth(planned: _Planned, decision: Decision, shown: Preview, picked: Sequen
     return told
 
 
-def _refused(call: ToolCall, approval: Approval) -> Outcome:
-    notice = f"Tool execution cancelled: {call.name}"
-    if approval.status == "denied":
-        reason = approval.decision.reason if approval.decision is not None else ""
-        return Outcome(call, {"error": CANCELLED, **({"reason": reason} if reason else {})}, "denied", notice)
-    return Outcome(call, {"error": NO_DECISION}, "expired", notice)
-
-
-def _failed(call: ToolCall, error: Exception) -> Outcome:
-    words = str(error) or type(error).__name__
-    return Outcome(call, {"error": words}, "failed", f"Tool execution error: {error.person if isinstance(error, ToolFailed) else words}")
+def _failed(call: ToolCall, error: Exception, told: str = "") -> Outcome:
+    """A failure. The model gets `told`, or a tool's own message; the text of an unexpected error is the person's: it may hold contents."""
+    known = isinstance(error, ToolFailed)
+    person = error.person if isinstance(error, ToolFailed) else str(error) or type(error).__name__
+    return Outcome(call, {"error": told or (str(error) if known else UNEXPECTED)}, "failed", f"Tool execution error: {person}")

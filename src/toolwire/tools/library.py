@@ -32,13 +32,9 @@ class Library:
     async def refresh(self) -> None:
         await in_thread(self.index.refresh)
 
-    def known(self, paths: Sequence[str]) -> dict[str, int]:
-        """Sizes of the files that are there. What the index does not hold (a canvas, a note too large for it) is looked for by name; nothing is
-        opened but folders."""
-        query = f"SELECT path, size FROM notes WHERE path IN ({', '.join('?' * len(paths))})"
-        indexed = dict(self.index.ask(lambda connection: connection.execute(query, tuple(paths)).fetchall()) if paths else ())
-        others = {path: self._size(path) for path in paths if path not in indexed}
-        return {**indexed, **{path: size for path, size in others.items() if size is not None}}
+    def sizes(self, paths: Sequence[str]) -> dict[str, int]:
+        """Sizes of the files that are there, by name: folders are opened and files are not. Needs no index."""
+        return {path: size for path in paths if (size := self._size(path)) is not None}
 
     def _size(self, path: str) -> int | None:
         try:
@@ -47,9 +43,7 @@ class Library:
         except PathRefused:
             return None
         try:
-            with os.scandir(folder) as entries:
-                found = next((entry for entry in entries if same(entry.name) == same(names[-1])), None)
-                status = found.stat(follow_symlinks=False) if found is not None else None
+            status = _entry(folder, names[-1])
         except OSError:
             return None
         finally:
@@ -59,6 +53,18 @@ class Library:
     def close(self) -> None:
         self.index.close()
         self.vault.close()
+
+
+def _entry(folder: int, name: str) -> os.stat_result | None:
+    """What a folder has under a name, or under one that differs only in how accents are spelled."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        if name.isascii():
+            return None
+    with os.scandir(folder) as entries:
+        found = next((entry for entry in entries if same(entry.name) == same(name)), None)
+        return found.stat(follow_symlinks=False) if found is not None else None
 
 
 async def in_thread(do: Callable[[], T]) -> T:

@@ -31,9 +31,9 @@ class Records:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def add(self, approvals: Sequence[Approval]) -> None:
-        rows = [_row(approval) for approval in approvals]
-        await self._store.run(lambda connection: _insert(connection, rows), "write")
+    async def add(self, approvals: Sequence[Approval], most: int | None = None) -> int:
+        """Writes the questions of one session down, in order, and returns how many. With `most`, only as many as may wait at once."""
+        return await self._store.run(lambda connection: _insert(connection, approvals, most), "write")
 
     async def get(self, id: str) -> Approval | None:
         found = await self._store.run(lambda c: c.execute(f"SELECT {_APPROVAL} FROM approvals WHERE id = ?", (id,)).fetchone(), "read")
@@ -81,9 +81,19 @@ class Records:
         return [dict(zip(names, row, strict=True)) for row in await self._store.run(lambda c: c.execute(query, (limit,)).fetchall(), "read")]
 
 
-def _insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+_WAITING = "SELECT COUNT(*) FROM approvals WHERE status = 'pending' AND owner = ? AND session = ? AND expires_at > ?"
+
+
+def _insert(connection: Connection, approvals: Sequence[Approval], most: int | None) -> int:
     with connection.transaction():
-        connection.executemany(f"INSERT INTO approvals ({_APPROVAL}) VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        if most is not None:
+            first = approvals[0]
+            waiting = connection.execute(_WAITING, (first.owner, first.session, first.created_at)).fetchone()[0]
+            approvals = approvals[: max(0, most - int(waiting))]
+        rows = [_row(approval) for approval in approvals]
+        if rows:
+            connection.executemany(f"INSERT INTO approvals ({_APPROVAL}) VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    return len(rows)
 
 
 def _settle(connection: Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line, grant: Grant | None = None) -> int:

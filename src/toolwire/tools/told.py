@@ -25,6 +25,14 @@ def privacy_note(effect: Effect, stage: Stage, model: str) -> str:
     return _NOTES.get((effect, stage), "").replace("{model}", model)
 
 
+def problem_note(shown: Preview, model: str) -> str:
+    """What approving a call means that cannot work; "" for a call that can."""
+    if not shown.problem:
+        return ""
+    approving = f"If you approve, nothing is run or changed, and {model} is told this reason."
+    return f"{approving} If you deny, {model} is told only that you denied."
+
+
 def folder_of(shown: Preview) -> str:
     """The folder that holds everything touched; "" where that is the whole vault."""
     parents = [PurePosixPath(one.path).parent.parts for one in shown.touched]

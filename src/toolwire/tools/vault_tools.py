@@ -1,7 +1,8 @@
 """The vault's tools: what a model may ask for, what a person is shown of it, and what is done once it is granted.
 
-Previews are told from the index alone: no note is opened before its grant, but for the old text that a change is shown against, which stays on this
-machine. Blocking work runs in threads. Names and schemas of the first two are those that vault plugins have used before.
+Previews use the index alone: no note is opened before its grant, except for the old text that a change is compared with. That text, and everything
+that follows from it, is for the person: the model gets it only if the person approves. Blocking work runs in threads. Names and schemas of the first
+two tools are those that vault plugins have used before.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from toolwire.tools.patterns import compiled, fits
 from toolwire.vault import Change, Found, Hit, NoteText, PathRefused
 from toolwire.vault.daily import daily_path, daily_settings
 from toolwire.vault.paths import size_shown, too_large
+from toolwire.vault.policy import shown as shown_path
 from toolwire.vault.search import search
 from toolwire.vault.watch import watch
 
@@ -33,7 +35,10 @@ def _schema(required: Sequence[str] = (), **properties: dict[str, Any]) -> dict[
 
 
 _PATH = {"type": "string", "description": "Path of a note in the vault, such as folder/note.md."}
-_BASE = {"type": "string", "description": "The sha256 that file_read gave for the note; the change is refused when the note is another by now."}
+_BASE = {
+    "type": "string",
+    "description": "The sha256 that file_read gave when it read the whole note; the change is refused if the note has changed since.",
+}
 _FOLDER = {"type": "string", "default": "", "description": "A folder of the vault; empty: the whole vault."}
 
 
@@ -77,7 +82,7 @@ class VaultSearch:
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
         found: Found = ran.value
         told = {"query": found.query, "results": [_told(hit) for place, hit in enumerate(found.hits) if str(place) in picked]}
-        return {**told, **({"relaxed": True} if found.relaxed else {}), **({"hint": found.hint} if found.hint else {})}
+        return {**told, **({"relaxed": True} if found.relaxed and told["results"] else {}), **({"hint": found.hint} if found.hint else {})}
 
 
 def _snippet(hit: Hit) -> str:
@@ -102,7 +107,8 @@ class FileRead:
     purpose = "Reads notes and shares their contents with the model. Only the ones that you pick are read."
     description = (
         "Read the full contents of specific files from the vault. User will be asked to approve which files to share. "
-        "Use this after searching to get complete file contents. With `ranges` only some lines of a file are read."
+        "Use this after searching to get complete file contents. With `ranges` only some lines of a file are read. "
+        "A file that is read whole comes with its sha256, for the baseHash of a change."
     )
     effect: Effect = "read"
     parameters = _schema(
@@ -129,10 +135,12 @@ class FileRead:
     def __init__(self, library: Library) -> None:
         self._library = library
 
+    def paths(self, arguments: Arguments) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(arguments["filePaths"]))
+
     async def preview(self, arguments: Arguments) -> Preview:
-        await self._library.refresh()
-        paths = list(dict.fromkeys(arguments["filePaths"]))
-        sizes = await in_thread(lambda: self._library.known(paths))
+        paths = self.paths(arguments)
+        sizes = await in_thread(lambda: self._library.sizes(paths))
         return Preview(tuple(self._touched(path, sizes.get(path)) for path in paths), pick=True)
 
     def _touched(self, path: str, size: int | None) -> Touched:
@@ -174,12 +182,14 @@ def _line(number: float | None) -> int | None:
 
 
 def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
-    """What the model is told of a file."""
+    """What the model gets of a file. The hash comes with the whole text only: with a part of it, the model could confirm guesses of the rest."""
     if isinstance(note, PathRefused):
         return {"path": path, "content": f"File not found: {path}" if note.kind == "missing" else f"Error reading file: {note.reason}", "size": 0}
-    told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size, "sha256": note.sha256}
+    told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size}
     if (note.start_line, note.end_line) != (1, note.total_lines):
         told |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
+    elif not note.truncated:
+        told["sha256"] = note.sha256
     return {**told, "truncated": True} if note.truncated else told
 
 
@@ -229,7 +239,7 @@ def _tags(library: Library, arguments: Arguments) -> Any:
 
 def _links(library: Library, arguments: Arguments) -> Any:
     path = arguments["filePath"]
-    if path not in library.known([path]):
+    if path not in library.sizes([path]):
         raise PathRefused(path, "not found", "missing")
     return {
         "path": path,
@@ -242,7 +252,7 @@ def _properties(library: Library, arguments: Arguments) -> Any:
     if not arguments.get("filePath"):
         return {"names": [{"name": name, "notes": count} for name, count in library.graph.property_names(MOST_LISTED)]}
     path = arguments["filePath"]
-    if path not in library.known([path]):
+    if path not in library.sizes([path]):
         raise PathRefused(path, "not found", "missing")
     return {"path": path, "properties": library.graph.properties(path)}
 
@@ -262,7 +272,7 @@ def _daily(library: Library, arguments: Arguments) -> Any:
         raise ToolFailed(f"{asked}: expected today, yesterday, tomorrow or a date such as 2026-11-15") from None
     path = daily_path(daily_settings(library.vault), day)
     library.vault.policy.segments(path)  # the settings of the vault may name any path
-    return {"date": day.isoformat(), "path": path, "exists": path in library.known([path])}
+    return {"date": day.isoformat(), "path": path, "exists": path in library.sizes([path])}
 
 
 def _looks(library: Library) -> list[Tool]:
@@ -329,9 +339,17 @@ def _looks(library: Library) -> list[Tool]:
 # --- changes -------------------------------------------------------------------------------------------------------------------------------------
 
 
+_CHANGED = "the note has changed since the person was asked"
+
+
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """A tool that changes a note. What was shown as a diff is what is written: the plan is made again and must come to the same diff."""
+    """A tool that changes a note. What was shown as a diff is what is written: the plan is made again and must come to the same diff.
+
+    `check` judges a call by its text alone; what it refuses is told to the model at once. `plan` reads the note, and what it refuses is for the
+    person: see `Preview.problem`. `hashed`: whether the result carries the note's new hash. `asserts`: whether the call works only on a certain old
+    text. Such a call is a problem when it leaves the text as it is: under a standing grant its success would confirm a guess and leave no trace.
+    """
 
     name: str
     title: str
@@ -339,23 +357,39 @@ class Changing:
     description: str
     parameters: dict[str, Any]
     library: Library
+    check: Callable[[Library, Arguments], None]
     plan: Callable[[Library, Arguments], Change]
+    hashed: Callable[[Arguments], bool]
+    asserts: Callable[[Arguments], bool]
     effect: Effect = "write"
+
+    def paths(self, arguments: Arguments) -> tuple[str, ...]:
+        try:
+            self.check(self.library, arguments)
+        except PathRefused as refused:
+            raise ToolFailed(str(refused)) from None
+        return (arguments["filePath"],)
 
     async def preview(self, arguments: Arguments) -> Preview:
         change = await in_thread(lambda: self.plan(self.library, arguments))
-        if change.changes_nothing:
-            raise ToolFailed("The note is already as asked for; nothing would change.")
-        what = "creates" if change.creates else "changes"
-        summary = f"{what} {change.path}: {change.added} lines added, {change.removed} removed"
-        return Preview((Touched(change.path, change.path, len(change.content)),), change.diff, summary)
+        path = arguments["filePath"]  # not the disk's spelling: which grant covers the call must not depend on whether the note can be read
+        same = not change.creates and not change.diff
+        if same and self.asserts(arguments):
+            raise ToolFailed(f"{shown_path(path)}: the note is already as asked for; nothing would change")
+        what = f"{'creates' if change.creates else 'changes'} {change.path}: {change.added} lines added, {change.removed} removed"
+        summary = f"writes {change.path}: its text stays as it is" if same else what
+        return Preview((Touched(path, path, len(change.content)),), change.diff, summary)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         def write() -> dict[str, Any]:
-            change = self.plan(self.library, arguments)
+            try:
+                change = self.plan(self.library, arguments)
+            except PathRefused as refused:  # its reason is about a text that the person was not shown
+                raise PathRefused(refused.path, _CHANGED, "changed") from None
             if change.diff != shown.diff:
-                raise PathRefused(change.path, "the note has changed since you were asked", "changed")
-            return {"path": self.library.edits.apply(change), "sha256": change.after_sha256, "created": change.creates}
+                raise PathRefused(change.path, _CHANGED, "changed")
+            done = {"path": self.library.edits.apply(change), "created": change.creates}
+            return {**done, **({"sha256": change.after_sha256} if self.hashed(arguments) else {})}
 
         done = await in_thread(write)
         await self.library.refresh()
@@ -374,13 +408,16 @@ def _changes(library: Library) -> list[Tool]:
             "Create a note or replace its whole text. Give baseHash when you replace a note that you have read.",
             _schema(("filePath", "content"), filePath=_PATH, content={"type": "string"}, baseHash=_BASE),
             library,
+            lambda library, arguments: library.edits.check_write(arguments["filePath"], arguments["content"]),
             lambda library, arguments: library.edits.plan_write(arguments["filePath"], arguments["content"], arguments.get("baseHash")),
+            lambda arguments: True,
+            lambda arguments: arguments.get("baseHash") is not None,
         ),
         Changing(
             "note_edit",
             "Edit a note",
             "Replaces passages of a note. You see the difference first.",
-            "Edit a note by replacing passages. Each oldText must stand in the note exactly once.",
+            "Edit a note by replacing passages. Each oldText must occur in the note exactly once. Read the note first.",
             _schema(
                 ("filePath", "edits"),
                 filePath=_PATH,
@@ -392,11 +429,16 @@ def _changes(library: Library) -> list[Tool]:
                 baseHash=_BASE,
             ),
             library,
-            lambda library, arguments: library.edits.plan_edit(
-                arguments["filePath"], [(one["oldText"], one["newText"]) for one in arguments["edits"]], arguments.get("baseHash")
-            ),
+            lambda library, arguments: library.edits.check_edit(arguments["filePath"], _edits(arguments)),
+            lambda library, arguments: library.edits.plan_edit(arguments["filePath"], _edits(arguments), arguments.get("baseHash")),
+            lambda arguments: arguments.get("baseHash") is not None,  # else it would be the hash of text that the model has not read
+            lambda arguments: True,
         ),
     ]
+
+
+def _edits(arguments: Arguments) -> list[tuple[str, str]]:
+    return [(one["oldText"], one["newText"]) for one in arguments["edits"]]
 
 
 # --- all of them ---------------------------------------------------------------------------------------------------------------------------------

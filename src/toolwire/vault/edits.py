@@ -69,6 +69,26 @@ class Edits:
         if clean:
             clean_leftovers(vault)
 
+    # --- what the request itself shows: no file is touched -----------------------------------------------------------------------------------------
+
+    def check_write(self, path: str, content: str) -> None:
+        """Raises `PathRefused` for a write that no note could take."""
+        self.vault.policy.segments(path, extensions=SEARCHED)
+        size = len(content.encode("utf-8", "surrogatepass"))
+        if size > self.vault.limits.file_bytes:
+            raise PathRefused(path, too_large(size, self.vault.limits.file_bytes), "size")
+        if "\0" in content:
+            raise PathRefused(path, "the content has a NUL character", "binary")
+
+    def check_edit(self, path: str, edits: Iterable[tuple[str, str]]) -> None:
+        """Raises `PathRefused` for edits that no note could take."""
+        self.vault.policy.segments(path, extensions=SEARCHED)
+        for number, (old, new) in enumerate(edits, 1):
+            if not unix(old):
+                raise PathRefused(path, f"edit {number}: the text to replace is empty", "limit")
+            if unix(old) == unix(new):
+                raise PathRefused(path, f"edit {number}: the old and the new text are the same", "limit")
+
     # --- plans -----------------------------------------------------------------------------------------------------------------------------------
 
     def plan_write(self, path: str, content: str, base_sha256: str | None = None) -> Change:

@@ -296,3 +296,26 @@ async def test_two_callers_are_served_at_once(table: Any, serving: Any) -> None:
         table.serve(backend)
         bodies = await asyncio.gather(*(table.body("chat", {"messages": [{"role": "user", "content": "?"}]}) for _ in range(8)))
     assert sorted(text_of(body, "chat") for body in bodies) == [f"{number}" for number in range(8)]
+
+
+# --- tool_choice -------------------------------------------------------------------------------------------------------------------------------
+
+
+def one_call(provider: str, name: str) -> Any:
+    return a.Answer(a.Use("toolu_1", name, "{}")) if provider == "anthropic" else g.Answer(g.Call(name, {}, id="c1", signature=g.SIGNATURE))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_a_tool_choice_that_the_provider_does_not_obey_is_enforced(serving: Any, table: Any, provider: str, stream: bool) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, first in (("required", saying(provider, "No.")), (named, one_call(provider, "time"))):
+        async with serving(provider, first, one_call(provider, "weather"), model=MODELS[provider]) as (backend, server):
+            said = await table.serve(backend).answer("chat", question("chat", tool_choice=choice, stream=stream))
+            assert b"tool_choice=retried" in dict(said.headers)[b"x-toolwire-report"]
+            raw = said.body if said.body is not None else b"".join([block async for block in said.stream])
+            assert b'"weather"' in raw and b'"time"' not in raw and len(server.requests) == 2
+        async with serving(provider, first, model=MODELS[provider]) as (backend, server):
+            with pytest.raises(ToolwireError) as failed:
+                await table.serve(backend).answer("chat", question("chat", tool_choice=choice, stream=stream))
+            assert failed.value.failure.kind == "no_tool_call" and len(server.requests) == 2

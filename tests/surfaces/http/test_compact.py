@@ -132,6 +132,8 @@ SAID: Body = {"role": "assistant", "content": "One moment."}
     ("behind", "stays"),
     [
         ([CALL, SAID], ["call_1"]),
+        ([CALL, SAID, RESULT], []),
+        ([CALL, OTHER, SAID, RESULT], ["call_1", "call_2", "call_1"]),
         ([SAID, CALL, SAID, OTHER], ["call_1", "call_2"]),
         ([SAID, CALL, SAID, OTHER, SAID], ["call_1", "call_2"]),
         ([CALL, {"role": "developer", "content": "Be quick."}], ["call_1"]),
@@ -156,15 +158,15 @@ async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(plac
     [
         ({}, ""),
         ({"instructions": "Be brief.", "tools": None, "prompt_cache_key": "k"}, "prompt_cache_key=ignored"),
-        ({"bogus": 1}, "unknown_fields=ignored"),
+        ({"bogus": 1}, "bogus=ignored"),
         (
             {"other": 1, "stream": True, "tools": [], "toolChoice": "auto"},
-            "unknown_fields=ignored; stream=ignored; tool_choice=ignored; tools=ignored",
+            "other=ignored; stream=ignored; tool_choice=ignored; tools=ignored",
         ),
         ({"max_output_tokens": 5, "store": True, "text": {"verbosity": "low"}}, "max_output_tokens=ignored; store=ignored; text=ignored"),
         (
             {"bogus": 1, "input": [{"role": "user", "content": "a"}, CALL, {"role": "user", "content": "b"}]},
-            "unknown_fields=ignored; input=healed:missing_result",
+            "bogus=ignored; input=healed:missing_result",
         ),
     ],
 )

@@ -436,9 +436,8 @@ async def test_fragments_are_one_message_and_cost_what_they_hold(place: Callable
         assert text_of(await client.answer()) == "fine"
         protocol = client.connection.protocol
         protocol.send_text(b"{", fin=False)
-        for _ in range(20_000):  # fragments that hold nothing would never reach the limit
+        for _ in range(socket_protocol.MOST_EMPTY // 2):
             protocol.send_continuation(b"", fin=False)
-        client.connection.transport.write(b"".join(protocol.data_to_send()))
         protocol.send_continuation(message[1:].encode(), fin=True)
         client.connection.transport.write(b"".join(protocol.data_to_send()))
         assert text_of(await client.answer()) == "fine"

@@ -25,6 +25,13 @@ def test_a_form_has_one_box_for_the_call_and_one_for_each_thing_that_can_be_pick
     assert schema["required"] == ["approve"]
 
 
+def test_a_form_says_why_a_call_cannot_work_and_what_approving_means() -> None:
+    asked = question(Preview(FILES[:1], problem="a.md: the text to replace is not in the note"))
+    assert "This call cannot work: a.md: the text to replace is not in the note" in forms.message(asked, None)
+    assert "nothing is run or changed" in forms.message(asked, None)
+    assert forms.schema(asked)["properties"]["approve"]["title"] == "Approve, only to tell the model why this call cannot work?"
+
+
 def test_a_form_is_flat_as_elicitation_demands() -> None:
     properties = forms.schema(question(Preview(FILES, pick=True)))["properties"]
     assert {one["type"] for one in properties.values()} == {"boolean", "string"}

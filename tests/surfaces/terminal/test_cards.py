@@ -11,10 +11,10 @@ import pytest
 
 from toolwire.config import ConfigError
 from toolwire.gateway.store import Store
+from toolwire.surfaces.shown import clean, one_line, prose, size
 from toolwire.surfaces.terminal import cards, rules
 from toolwire.surfaces.terminal.keys import Picker
 from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
-from toolwire.surfaces.terminal.shown import clean, one_line, size
 from toolwire.surfaces.terminal.surface import _PersonSurface, _read
 from toolwire.testing.notes import Notes
 from toolwire.tools.approvals import Approvals
@@ -74,6 +74,13 @@ def test_a_long_card_says_that_there_is_more_and_the_whole_one_leaves_nothing_ou
     assert "98.md" in whole and "+98" in whole and "hidden" in whole and "…" not in whole
 
 
+def test_a_card_says_why_a_call_cannot_work_and_what_approving_means() -> None:
+    shown = Preview((Touched("A.md", "A.md"),), problem="A.md: the text\x1b is not in the note")
+    text = cards.plain(cards.card(asked("note_edit", shown), None))
+    assert "This call cannot work: A.md: the text␛ is not in the note" in text
+    assert "If you approve, nothing is run or changed, and qwen is told this reason." in text
+
+
 def test_nothing_foreign_can_hide_on_a_card() -> None:
     evil = "Notes/\x1b[2J\u202edm.terces\nApproved: yes"
     text = cards.plain(cards.card(asked(shown=files(evil), filePaths=[evil], arguments={"a\x1b]0;x": "b\r\nc"}), None))
@@ -81,8 +88,9 @@ def test_nothing_foreign_can_hide_on_a_card() -> None:
 
 
 def test_text_is_made_safe_and_ordinary_text_is_left_alone() -> None:
-    assert clean("tab\tand\nline 漢字 😀 👩‍👩‍👧") == "tab\tand\nline 漢字 😀 👩‍👩‍👧"
-    assert clean("\x00\x1b\x7f\x9b\u2066\U000e0041") == "␀␛␡���"
+    assert clean("tab\tand\nline 漢字 😀 äß") == "tab\tand\nline 漢字 😀 äß"
+    assert prose("tab\tand\nline 漢字 😀 👩‍👩‍👧") == "tab\tand\nline 漢字 😀 👩‍👩‍👧"
+    assert clean("\x00\x1b\x7f\x9b\u2066\U000e0041") == "␀␛␡⟨U+009B⟩⟨U+2066⟩⟨U+E0041⟩"
     assert one_line("a\nb" + "x" * 300, 10) == "a ⏎ bxxxx…"
     assert [size(count) for count in (0, 999, 1000, 4_200_000, 5_000_000_000)] == ["0 B", "999 B", "1.0 kB", "4.2 MB", "5.0 GB"]
 
@@ -232,7 +240,7 @@ def test_a_search_by_a_rule_for_a_folder_runs_in_that_folder_and_shares_nothing_
     two = rules.parse(["vault_search:Projects/**", "vault_search:Inbox/*", "file_read:Diary.md"], KNOWN)
     assert rules.decision(two, asked("vault_search"), "search")[0].within == ("Projects/**", "Inbox/*")
     whole = rules.parse(["vault_search:Projects/**", "vault_search"], KNOWN)
-    assert rules.decision(whole, asked("vault_search"), "search")[0] == Decision(True)
+    assert rules.decision(whole, asked("vault_search"), "search")[0] == Decision(True, standing=True)
     assert says("vault_search:Projects/**", asked("vault_search", files("Diary.md"), stage="share"), "search") == (True, ())
 
 

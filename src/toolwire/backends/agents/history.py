@@ -107,16 +107,24 @@ Entry = tuple[str, ...]
 
 
 def entries(items: Iterable[Item]) -> list[Entry]:
-    """The conversation without ids, reasoning and the way it was cut into messages: equal for a client that repeats what it was told."""
+    """The conversation without ids, reasoning and message boundaries: equal for every client that repeats what it got.
+
+    Clients differ in how they order the texts and calls of one step: here the texts come first.
+    """
     out: list[Entry] = []
+    calls: list[Entry] = []
     for item in items:
+        if isinstance(item, Call):
+            calls.append(call_entry(item.name, item.arguments))
+            continue
+        if isinstance(item, Result) or (isinstance(item, Message) and item.role != "assistant"):
+            out += calls
+            calls.clear()
         if isinstance(item, Message):
             add(out, "system" if item.role == "developer" else item.role, content(item.parts))
-        elif isinstance(item, Call):
-            out.append(("call", item.name, _canonical(item.arguments)))
         elif isinstance(item, Result):
             out.append(result_entry(item))
-    return out
+    return [*out, *calls]
 
 
 def add(entries: list[Entry], role: str, said: str) -> None:

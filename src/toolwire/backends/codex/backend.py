@@ -28,7 +28,7 @@ from toolwire.errors import ToolwireError
 from toolwire.turn import Turn
 
 FIELDS = frozenset({"reasoning_effort", "reasoning", "reasoning.summary", "response_format", "text", "verbosity"})
-_TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS)
+_TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS, recalls=frozenset({"sealed"}))
 _NATIVE = replace(_TEXT_ONLY, tools=True, tool_choice=True, parallel=True)
 STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emulated": "emulated"}
 

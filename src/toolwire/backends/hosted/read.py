@@ -28,6 +28,7 @@ from pydantic_ai.models import StreamedResponse
 
 from toolwire.assemble import EVERY_NAME, CallAssembler, Fragment
 from toolwire.backends.hosted.memory import CallMemory, Signed, SignedThought
+from toolwire.emulate.native import NativeArguments
 from toolwire.encode.sse import scrub
 from toolwire.events import Event, Failure, Finish, FinishReason, Text, Thought, Usage
 
@@ -45,7 +46,7 @@ class AnswerReader:
     def __init__(self, memory: CallMemory, summaries: bool = False) -> None:
         self._memory = memory
         self._summaries = summaries
-        self._calls = CallAssembler(names=EVERY_NAME)
+        self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._behind: list[Event] = []  # said while a call was open
         self._thoughts: list[SignedThought] = []  # since the last call
         self._text_since_call = False
@@ -113,7 +114,9 @@ class AnswerReader:
         out += self._behind
         if reason == "content_filter" and "block_reason" in details:
             return [*usage(response), Failure("content_filter", f"The provider refused the request ({scrub(str(details['block_reason']))[:80]}).")]
-        if reason == "tool_calls" and not self._calls.calls:
+        if self._calls.truncated and reason in ("stop", "tool_calls"):
+            reason = "length"
+        elif reason == "tool_calls" and not self._calls.calls:
             reason = "stop"
         return [*out, *usage(response), Finish(reason)]
 

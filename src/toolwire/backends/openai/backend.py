@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from time import perf_counter
@@ -25,6 +26,7 @@ from toolwire.backends.openai.carrier import Carrier, Reply, carrier
 from toolwire.backends.openai.direct import Request
 from toolwire.backends.openai.discover import Asker, facts_of, identify
 from toolwire.backends.openai.echo import Echo, given_beginning
+from toolwire.backends.openai.encodings import decoded
 from toolwire.backends.openai.failures import http_failure, presentable, transport_failure, words_of
 from toolwire.backends.openai.faults import TransportFault
 from toolwire.backends.openai.options import OpenAIOptions
@@ -97,6 +99,8 @@ class OpenAIBackend:
             trace.frame("sent", body)
         try:
             response = await self._way().post(self._chat_url, self._headers, self._request, body)
+            if "content-encoding" in response.headers:
+                response = decoded(response)
             if response.status != 200:
                 yield [await self._failed(response, asked, trace)]
             elif _is_stream(response, turn):
@@ -184,16 +188,19 @@ class OpenAIBackend:
         if trace is not None:
             trace.frame(f"status {response.status}", body)
         failure = http_failure(response.status, response.headers, body, self._secrets)
-        return self._refusal(failure, words_of(body), asked) if response.status in STATUSES else failure
+        return self._refusal(failure, words_of(body), asked, body) if response.status in STATUSES else failure
 
     def _healed(self, batch: Batch, asked: frozenset[Refused]) -> Batch:
         """The first batch of an answer; an error that stands in its place may be a refusal too."""
         first = batch[0] if len(batch) == 1 else None
-        return [self._refusal(first, first.message, asked)] if asked and isinstance(first, Failure) else batch
+        if not asked or not isinstance(first, Failure):
+            return batch
+        named = json.dumps({"message": first.message, "param": first.param, "code": first.code}).encode()
+        return [self._refusal(first, first.message, asked, named)]
 
-    def _refusal(self, failure: Failure, words: str, asked: frozenset[Refused]) -> Failure:
-        """The failure as it is, or, where the words refuse what another way can do without, the sign to take that way."""
-        what = refused(words, asked) if asked else None
+    def _refusal(self, failure: Failure, words: str, asked: frozenset[Refused], body: bytes) -> Failure:
+        """The failure as it is, or, where it refuses what another strategy can do without, the sign to take that one."""
+        what = refused(words, asked, body.decode("utf-8", "replace").strip()) if asked else None
         if what is None or not self.ways.heals(what):
             return failure
         self.ways.refuse(what)
@@ -206,7 +213,10 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
         return frozenset({"constraint"})
     if "tools" not in body:
         return frozenset()
-    return frozenset({"tools", "choice"}) if body.get("tool_choice", "auto") not in ("auto", "none") else frozenset({"tools"})
+    choice = body.get("tool_choice", "auto")
+    if isinstance(choice, dict) and "allowed_tools" in choice:
+        return frozenset({"tools", "allowed"})
+    return frozenset({"tools", "choice"}) if choice not in ("auto", "none") else frozenset({"tools"})
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from toolwire.backends.openai.direct import Direct, Request
+from toolwire.backends.openai.direct import Direct, Request, has_unread
 from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
 
 
@@ -71,7 +72,8 @@ class Carrier:
         _fresh.set(False)
         while True:
             try:
-                return _ProxiedReply(await self.session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False))
+                asked = self.session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False, auto_decompress=False)
+                return _ProxiedReply(await asked)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 if _fresh.get():
                     raise fault(error) from error
@@ -98,7 +100,42 @@ _fresh: ContextVar[bool] = ContextVar("_fresh", default=False)
 """Whether the running request's connection was made for it. Only a kept one may have been closed behind our back."""
 
 
+class _Handler(ResponseHandler):
+    """A connection that is closed when anything arrives on it while it is idle."""
+
+    idle = False
+
+    def data_received(self, data: bytes) -> None:
+        if self.idle:
+            self.close()
+        else:
+            super().data_received(data)
+
+
 class _Connector(aiohttp.TCPConnector):
+    """Knows whether a request's connection is new, and reuses only connections on which nothing has arrived since their last answer.
+
+    aiohttp itself takes whatever arrived in the meantime for the answer to the next request, which may be another client's.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory: Any = partial(_Handler, loop=self._loop)
+
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        if isinstance(protocol, _Handler):
+            protocol.idle = True
+
+    async def _get(self, *given: Any, **named: Any) -> Any:
+        while (found := await super()._get(*given, **named)) is not None:
+            protocol, transport = found.protocol, found.transport
+            if isinstance(protocol, _Handler) and transport is not None and not has_unread(transport):
+                protocol.idle = False
+                return found
+            found.close()
+        return None
+
     async def _create_connection(self, *given: Any, **named: Any) -> Any:
         _fresh.set(True)
         return await super()._create_connection(*given, **named)

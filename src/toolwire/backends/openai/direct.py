@@ -2,7 +2,9 @@
 
 Rules:
 - One request at a time on a connection. One whose answer was read to its end is kept for the next request, `KEPT_S` at most.
-- No redirects, no cookies, no compression, no proxies: those are for `carrier.Proxied`.
+- A kept connection on which anything has arrived is closed, also where it has not been read from the socket yet: it would be taken for the answer to
+  the next request, which may be another client's.
+- No redirects, no cookies, no proxies: those are for `carrier.Proxied`. Compressed bodies are decoded in `encodings.py`.
 - A block is what one read of the network brought. More than `HIGH_WATER` bytes unread, and the server waits.
 - A head larger than `MAX_HEAD` is refused. An answer is whole when its length or its last chunk says so; one that says neither ends with the
   connection.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import select
 import socket
 import ssl
 from collections import deque
@@ -109,7 +112,7 @@ class Direct:
         kept = self._kept.get(origin)
         while kept:
             connection = kept.pop()  # the one that was used last: it is the likeliest to live
-            if connection.usable() and self.loop.time() - connection.idle_since < KEPT_S:
+            if connection.usable() and self.loop.time() - connection.idle_since < KEPT_S and not has_unread(connection.transport):
                 return connection
             connection.abort()
         return None
@@ -153,6 +156,18 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Whether the socket holds bytes, or an end or error, that the event loop has not read yet. A closed socket counts as one that does."""
+    descriptor = transport.get_extra_info("socket").fileno()
+    if descriptor < 0:
+        return True
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class _Connection(asyncio.Protocol):
     __slots__ = (
         "_direct",
@@ -168,7 +183,6 @@ class _Connection(asyncio.Protocol):
         "_reading",
         "_size",
         "_timer",
-        "_transport",
         "_until_close",
         "_waited_since",
         "_waiter",
@@ -179,6 +193,7 @@ class _Connection(asyncio.Protocol):
         "origin",
         "reusable",
         "status",
+        "transport",
         "unread",
     )
 
@@ -186,7 +201,7 @@ class _Connection(asyncio.Protocol):
         self._direct = direct
         self._future, self._now = direct.loop.create_future, direct.loop.time
         self.origin = origin
-        self._transport: Any = None
+        self.transport: Any = None
         self._parser: Any = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bytes] | None = None
         self._reading = False  # who waits wants blocks, not the head
@@ -203,7 +218,7 @@ class _Connection(asyncio.Protocol):
     # --- for the reply and the pool ------------------------------------------------------------------------------------------------------------
 
     def usable(self) -> bool:
-        return self.reusable and not self._transport.is_closing()
+        return self.reusable and not self.transport.is_closing()
 
     async def ask(self, request: Request, body: bytes) -> DirectReply:
         self.unread, self._size, self._failure = [], 0, None
@@ -213,7 +228,7 @@ class _Connection(asyncio.Protocol):
         self.ended, self.reusable, self.heard = False, False, False
         self._read_s, self._reading = request.read_s, False
         try:
-            self._transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
+            self.transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
             await self._head_comes()
         except BaseException:
             self.abort()
@@ -237,13 +252,13 @@ class _Connection(asyncio.Protocol):
         self.unread, self._size = [], 0
         if self._paused:
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def release(self) -> None:
         """A server that answered before it had read everything may never read it: what is asked next would wait behind that."""
         self._waiter = None
-        if self.ended and self.usable() and self.status != 413 and not self._transport.get_write_buffer_size():
+        if self.ended and self.usable() and self.status != 413 and not self.transport.get_write_buffer_size():
             self._direct.keep(self)
         else:
             self.abort()
@@ -251,7 +266,7 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         self.reusable = False
         self._stop_timer()
-        self._transport.abort()
+        self.transport.abort()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -302,7 +317,7 @@ class _Connection(asyncio.Protocol):
     # --- from the network ----------------------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = transport
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -310,7 +325,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.ended:  # nobody asked for anything
             self.reusable = False
-            self._transport.abort()
+            self.transport.abort()
             return
         self.heard = True
         try:
@@ -332,7 +347,7 @@ class _Connection(asyncio.Protocol):
             self._size += len(data)
             if self._size > HIGH_WATER and not self._paused and not self.ended:
                 self._paused = True
-                self._transport.pause_reading()
+                self.transport.pause_reading()
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:

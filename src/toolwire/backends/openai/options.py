@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from toolwire.backends.openai.profiles import GENERIC, PROFILES, Profile, by_address
+from toolwire.decode.fields import is_safe
 from toolwire.emulate.dialects import select
 
 ToolsSetting = Literal["auto", "native", "emulated", "constrained"]
@@ -25,7 +26,8 @@ class OpenAIOptions:
     as they are. `reasoning_history`: earlier reasoning goes back as `reasoning_content`. `proxy_from_env`: HTTP_PROXY and its kin are obeyed.
     `profile`: the kind of server, a name of `profiles.PROFILES`; `auto`: known by its address, or asked for. `schema_field` and `grammar`: how it is
     held to a schema or a form; `auto`: as its profile says. `dialects`: how calls are looked for in text; empty: the default, and what the model's
-    family writes."""
+    family writes. `pass_fields`: request fields that are passed on besides those that the profile names;
+    `*`: every field that OpenAI does not know."""
 
     base_url: str = "https://api.openai.com/v1"
     api_key: str = field(default="", repr=False)
@@ -44,6 +46,7 @@ class OpenAIOptions:
     schema_field: SchemaSetting = "auto"
     grammar: GrammarSetting = "auto"
     proxy_from_env: bool = False
+    pass_fields: tuple[str, ...] = ()
 
     @property
     def server(self) -> Profile:
@@ -74,6 +77,9 @@ class OpenAIOptions:
                 raise ValueError(f"headers: the value of {name} holds a character that a header can not carry")
         if not _HEADER_VALUE.fullmatch(self.api_key):
             raise ValueError("api_key: holds a character that a header can not carry")
+        for name in self.pass_fields:
+            if name != "*" and not is_safe(name):
+                raise ValueError(f"pass_fields: {name!r} is not the name of a request field")
         try:
             select(self.dialects)
         except ValueError as unknown:

@@ -13,12 +13,43 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-Choice = Literal["none", "required", "named"]
+Choice = Literal["none", "required", "named", "allowed"]
 SchemaField = Literal["response_format", "json_schema", "structured_outputs", "guided_json"]
 Grammar = Literal["none", "lark", "structural_tag"]
 MaxTokens = Literal["max_tokens", "max_completion_tokens"]
 
-EVERY_CHOICE: frozenset[Choice] = frozenset({"none", "required", "named"})
+USUAL_CHOICES: frozenset[Choice] = frozenset({"none", "required", "named"})
+
+PASSABLE = frozenset(
+    {
+        *("metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        *("safety_identifier", "service_tier", "store"),
+    }
+)
+"""Fields of OpenAI's API that a server may take as they came, and whose effect needs nothing from Toolwire."""
+
+VENDOR = frozenset(
+    {
+        # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters
+        *("top_k", "min_p", "top_a", "typical_p", "top_n_sigma", "repetition_penalty", "repeat_penalty", "repeat_last_n", "length_penalty"),
+        *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+        *("xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent", "samplers"),
+        *("min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "ignore_eos", "include_stop_str_in_output", "no_stop_trim"),
+        *("skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens", "min_keep"),
+        # the prompt and the cache
+        *("chat_template_kwargs", "mm_processor_kwargs", "documents", "add_special_tokens", "cache_prompt", "cache_salt"),
+        # reasoning: vLLM, SGLang, llama.cpp, DeepSeek, Qwen, Groq, OpenRouter
+        *("enable_thinking", "thinking", "thinking_budget", "include_reasoning", "reasoning_format", "separate_reasoning", "stream_reasoning"),
+        # the form of the answer
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "regex", "ebnf", "json_schema"),
+        # Mistral
+        *("safe_prompt", "random_seed", "prompt_mode"),
+    }
+)
+"""Fields of other servers that shape one answer and nothing else. Fields that choose another model, address or account (`models`, `api_base`,
+`api_key`, `provider`, `extra_headers`), load code (`logits_processors`, `chat_template`), can stop the server (`grammar`, a
+Lark one in llama.cpp) or multiply the work (`best_of`) are not among them: an operator who wants them lists them in
+`pass_fields`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +58,12 @@ class Profile:
 
     `base_url` and `port` are its defaults. It is known by its `hosts`; by its port where `own_port` says that hardly anything else listens there; by
     `owned_by`, which its models carry in `/v1/models`; by its `server` header; or by `probe`: a path from the root that answers with these words.
-    `choices` are the values of `tool_choice` that it takes besides `auto`; `firm`: `required` then brings a call for certain. `schema` is the field
+    `choices` are the values of `tool_choice` that it takes besides `auto` (`allowed`: a list of allowed tools); `firm`: `required` then brings a call
+    for certain. `schema` is the field
     that holds a whole answer to a JSON schema, `strict_schema` whether `strict` is said there; `grammar` is how an answer of text with calls in it is
     held to a form. `json_object`: that format is known. `text_parts`: a message may be a list of texts. `prefill`: an answer goes on with the last
-    assistant message. `ignores`: request fields that it does not read. `sins`: what it does otherwise than OpenAI, for people; all of it is healed.
+    assistant message. `ignores`: request fields that it does not read. `takes`: those of `PASSABLE` that it reads. `vendor`: fields that OpenAI does
+    not have and that it may read. `sins`: what it does otherwise than OpenAI, for people; all of it is healed.
     """
 
     name: str
@@ -43,7 +76,7 @@ class Profile:
     server: str = ""
     probe: tuple[str, str] | None = None
     tools: bool = True
-    choices: frozenset[Choice] = EVERY_CHOICE
+    choices: frozenset[Choice] = USUAL_CHOICES
     firm: bool = True
     parallel: bool = True
     strict: bool = False
@@ -57,6 +90,8 @@ class Profile:
     prefill: bool = False
     max_tokens: MaxTokens = "max_tokens"
     ignores: frozenset[str] = field(default_factory=frozenset)
+    takes: frozenset[str] = frozenset()
+    vendor: frozenset[str] = VENDOR
     sins: tuple[str, ...] = ()
 
 
@@ -67,9 +102,12 @@ _ROWS = (
         "OpenAI",
         "https://api.openai.com/v1",
         hosts=("api.openai.com",),
+        choices=USUAL_CHOICES | {"allowed"},
         strict=True,
         strict_schema=False,
         max_tokens="max_completion_tokens",
+        takes=PASSABLE,
+        vendor=frozenset(),  # "Unrecognized request argument supplied"
     ),
     Profile(
         # openrouter.ai/docs/requests, /docs/api-reference: comments while it waits, errors inside the stream, endpoints by `supported_parameters`;
@@ -80,6 +118,7 @@ _ROWS = (
         hosts=("openrouter.ai",),
         strict=True,
         strict_schema=False,
+        takes=frozenset({"prediction"}),
         sins=("comments between the chunks", "errors of a provider inside a stream that began well", "some models take tools but not `required`"),
     ),
     Profile(
@@ -96,6 +135,7 @@ _ROWS = (
         image_urls=False,
         text_parts=False,
         ignores=frozenset({"logit_bias", "user", "verbosity"}),
+        vendor=frozenset(),  # options such as top_k exist on its own API alone
         sins=(
             "`tool_choice` is not read",
             "calls come whole, several of them with index 0 (before 0.20), or with no index at all (before 0.4.7)",

@@ -1,12 +1,16 @@
 """The upstream's bytes → events. Streams and whole bodies take the same way through the same assembler.
 
 Rules:
-  - Only choice 0 counts. Empty texts are nothing. `reasoning_content` and `reasoning` are the same thing under two names.
+  - Only choice 0 counts. Empty texts are nothing. `reasoning_content` and `reasoning` are the same thing under two names;
+    `reasoning_details` count where neither is there. Content parts of type `thinking` are reasoning too.
   - What is said while a call's arguments are still open comes out behind the call: an encoder can have only one of them open.
   - The end: a finish reason, or `[DONE]` after a whole answer. A stream that ends otherwise has been cut, which is a failure, never `stop`.
   - A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure: something of the answer is lost.
   - In a whole body every entry is a call of its own, whatever ids and indexes say.
-  - A call's name is passed on as it is, unless it is a declared tool's name in a habitual disguise ("functions.look:0").
+  - A call's name is passed on as it is, unless it is a declared tool's name in a habitual disguise ("functions.look:0",
+    "look<|channel|>commentary"). Its arguments go through `NativeArguments`.
+  - Arguments that are not complete when the finish reason comes are awaited until the end of the stream. A call that stays
+    incomplete ends the answer with `length`. Arguments that come after their call was sent without any are a failure.
   - Half of a surrogate pair waits for the other half, as long as nothing else is said.
   - What waits, and what is kept of calls, is limited.
 """
@@ -17,7 +21,8 @@ import re
 
 from toolwire.assemble import NOT_JSON, CallAssembler, Fragment, mend
 from toolwire.backends.openai.failures import stream_failure
-from toolwire.backends.openai.wire import ODD, Chunk, Delta, ToolCall, decode, decode_piece, decode_plain, parse, usage_of
+from toolwire.backends.openai.wire import ODD, Chunk, Delta, PartsDelta, ToolCall, decode, decode_piece, decode_plain, details_text, parse, usage_of
+from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.encode.sse import SseEvent, SseReader
 from toolwire.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
@@ -71,7 +76,8 @@ class AnswerReader:
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
         self._sse = SseReader()
         declared = _Declared(turn) if turn.tools else None
-        self._calls = CallAssembler(cumulative, declared.names if declared else None, rename=declared.name_of if declared else None)
+        names, rename = (declared.names, declared.name_of) if declared else (None, None)
+        self._calls = CallAssembler(cumulative, names, rename=rename, repair=NativeArguments)
         self._secrets = secrets
         self._behind: list[Event] = []  # said while a call was open
         self._behind_size = 0
@@ -196,11 +202,14 @@ class AnswerReader:
                 self._close(word, out)
 
     def _take_delta(self, delta: Delta, whole: bool, rough: bool, out: list[Event]) -> None:
-        thought = delta.reasoning_content or delta.reasoning
+        thought = delta.reasoning_content or delta.reasoning or (delta.reasoning_details and details_text(delta.reasoning_details))
         if thought:
             self._say(Thought, thought, rough, out)
         if delta.content:
             self._say(Text, delta.content, rough, out)
+        elif isinstance(delta, PartsDelta):
+            for is_thought, text in delta.parts:
+                self._say(Thought if is_thought else Text, text, rough, out)
         if delta.refusal:
             self._say(Refusal, delta.refusal, rough, out)
         entries = delta.tool_calls
@@ -209,6 +218,8 @@ class AnswerReader:
             for at, entry in enumerate(entries):
                 fragment = _fragment(entry, whole, None if alone else at)
                 fragment.own, fragment.rough = self._whole, rough
+                if fragment.name and fragment.name.startswith("<|"):
+                    fragment.name = None  # a special token of the model's, not a name
                 self._call(fragment, out)
         if delta.function_call is not None:
             function = delta.function_call
@@ -254,6 +265,8 @@ class AnswerReader:
                 self._put_behind(out)
         if self._calls.held > HELD_LIMIT or self._calls.size > CALLS_LIMIT:
             self._limit(out)
+        if self._calls.lost and not self.ended:
+            out += self.fail(Failure("backend", "The upstream server sent arguments of a tool call after the call had ended."))
 
     def _put_behind(self, out: list[Event]) -> None:
         out += self._behind
@@ -268,13 +281,14 @@ class AnswerReader:
     # --- the end ------------------------------------------------------------------------------------------------------------------------------
 
     def _close(self, word: str, out: list[Event]) -> None:
-        """A finish reason has come: every call is over. Usage may still follow."""
+        """A finish reason has come: every complete call is over. Usage may still follow, and the rest of arguments."""
         self._reason = word.strip().lower()
         self.finishing = bool(self._reason)
         if self._reason == "error":
             out += self.fail(Failure("backend", "The upstream server reported an error and ended its answer."))
             return
-        self._end_calls(out)
+        if not self._calls.unfinished:
+            self._end_calls(out)
 
     def _end_calls(self, out: list[Event]) -> None:
         self._drop_half(out)
@@ -288,6 +302,8 @@ class AnswerReader:
 
     def _finish_reason(self) -> FinishReason:
         reason = FINISH_REASONS.get(self._reason, "stop")
+        if self._calls.truncated and reason in ("stop", "tool_calls"):
+            return "length"  # whatever the server says: a call that broke off is not complete
         return "stop" if reason == "tool_calls" and not self._calls.calls else reason
 
     def _done(self) -> list[Event]:
@@ -295,6 +311,8 @@ class AnswerReader:
         out: list[Event] = []
         if not self._reason:
             self._close("tool_calls" if self._calls.calls else "stop", out)
+            if self._calls.open:
+                self._end_calls(out)
             if self._broken or not (self._said or self._calls.calls):
                 return self.fail(Failure("backend_cut", "The upstream server ended its answer before it was complete."))
         return out if self.ended else out + self._end()
@@ -326,7 +344,7 @@ class _Declared:
         self._registry: ToolRegistry | None = None
 
     def name_of(self, name: str) -> str:
-        """The declared name that is meant, else the name as it is."""
+        """The declared tool that a name means, else the name as it is."""
         if name in self.names:
             return name
         if self._registry is None:

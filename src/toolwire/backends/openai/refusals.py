@@ -1,22 +1,32 @@
-"""Words by which servers refuse tools, a `tool_choice`, or a schema or grammar for a model. A refusal that is known here is healed: the way that was
-refused is left for a while, and the turn is served in another way. Any other error stays an error.
+"""How servers refuse tools, a `tool_choice`, or a schema or grammar for a model. What is refused is left out for a while,
+and the turn is served in another way. Any other error stays an error.
+
+What the error says by structure decides first: the field that it names (`param`, a pydantic `loc`) and its code. Then the
+wordings. An error in a tool's own definition (`tools[0].function.parameters`), or in its size or number, is the client's.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
-Refused = Literal["tools", "choice", "constraint"]
+Refused = Literal["tools", "choice", "allowed", "constraint"]
+"""`choice`: any `tool_choice` that demands a call; `allowed`: only one that lists allowed tools."""
 
 STATUSES = frozenset({400, 404, 405, 422, 500, 501})
 """Statuses of answers that may be refusals. 200 too, where an error stands in the answer."""
 
 _LISTED = r"does not support parameters: [\[{{][^\]}}]*['\"](?:{0})['\"]"
 
+_UNKNOWN = (
+    r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|extraneous)(?: request| keyword| input)? "
+    r"(?:param(?:eter)?|argument|field|key|property|option)s?(?: supplied| name)?:? ?(?:[`'\"]?\w+[`'\"]?, ){{0,9}}[`'\"]?(?:{0})[`'\"]?(?![\w.\[])"
+)
+
 # The order counts: the first that matches holds.
 REFUSALS: tuple[tuple[Refused, str, str], ...] = (
-    ("tools", "ollama", r"does not support tools\b"),  # 400: "registry.ollama.ai/library/gemma3:4b does not support tools"
     ("tools", "openrouter", r"no endpoints found that support tool use"),  # 404
     ("choice", "openrouter", r"no endpoints found that support the provided 'tool_choice'"),  # 404
     ("constraint", "openrouter", r"no endpoints found that can handle the requested parameters"),  # 404, with require_parameters
@@ -28,13 +38,39 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("tools", "litellm", _LISTED.format("tools|functions")),  # 400
     ("choice", "litellm", _LISTED.format("tool_choice")),
     ("constraint", "litellm", _LISTED.format("response_format")),
-    ("tools", "openai", r"\btools is not supported in this model"),  # 400
-    ("tools", "openai", r"unsupported parameter: 'tools'"),  # 400
+    # "Unrecognized request argument supplied: tools", "Unsupported param: tools", "got an unexpected keyword argument 'tools'"
+    ("tools", "others", _UNKNOWN.format("tools|functions")),
     ("choice", "openai", r"unsupported (?:parameter|value): 'tool_choice'"),
+    ("choice", "groq", r"only allowed string values for 'tool_choice'"),  # 400
+    ("choice", "deepseek", r"does not support this tool_choice"),  # 400: "Thinking mode does not support this tool_choice"
+    ("choice", "others", r"tool[_ ]choice[`'\"]?(?: [\w`'\"=]{1,40})? is (?:not (?:yet |currently )?supported|unsupported)"),
+    ("choice", "others", _UNKNOWN.format("tool_choice")),
     ("tools", "azure", r"functions are not supported for this api version or this model"),  # 400
     ("tools", "google", r"(?:tool use with function calling is unsupported|function calling is not enabled for)"),  # 400
-    ("tools", "others", r"(?:tool|function)[ _]?(?:call(?:ing|s)?|use)`? (?:is|are) not (?:supported|enabled) (?:for|with|by|in) (?:\w+ )?model"),
-    ("tools", "others", r"model[^.]{0,120} does(?: not|n't) support (?:tool|function)[ _]?(?:call(?:ing|s)?|use)\b"),
+    ("tools", "nvidia", r"tool use has not been enabled"),  # 400
+    ("tools", "pydantic", r"extra_forbidden'?, 'loc': \('body', 'tools'\)|(?<![\w.])tools:?\s+extra (?:inputs|fields) (?:are )?not permitted"),
+    ("tools", "jsonschema", r"additional properties are not allowed \([^)]{0,200}'tools'"),
+    # "tools are not supported for this model", "property 'tools' is unsupported", "tools is not supported in this model"
+    (
+        "tools",
+        "others",
+        r"(?<![\w.\]])[`'\"]?tools[`'\"]?(?: (?:field|param(?:eter)?|argument|property|option))? "
+        r"(?:(?:is|are) (?:currently )?)?(?:not (?:yet )?(?:supported|permitted|allowed|enabled|implemented|available)|unsupported)\b",
+    ),
+    # "Tool calling is not supported for model: x", "tool calls not implemented", "model features function calling not support"
+    (
+        "tools",
+        "others",
+        r"(?<![\w.])(?:tool|function)[ _-]?(?:call(?:ing|s)?|use|usage)[`'\"]? (?:(?:is|are) )?(?:currently )?"
+        r"not (?:yet )?(?:support(?:ed)?|enabled|implemented|available)\b",
+    ),
+    # "x does not support tools", "This model doesn't support tool use in streaming mode", "x does not support Function Calling"
+    (
+        "tools",
+        "others",
+        r"(?:does|do)(?: not|n['’`]?t) (?:currently )?support (?:the )?[`'\"]?"
+        r"(?:tools|functions|(?:tool|function)[ _-]?(?:call(?:ing|s)?|use|usage))[`'\"]?(?![\w\[])",
+    ),
     ("constraint", "openai", r"invalid parameter: 'response_format' of type 'json_schema' is not supported"),
     ("constraint", "openai", r"invalid schema for response_format"),
     ("constraint", "deepseek", r"response_format type is unavailable"),
@@ -48,9 +84,103 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
 )
 _PATTERNS = tuple((what, re.compile(pattern, re.IGNORECASE)) for what, _, pattern in REFUSALS)
 WORDS_LIMIT = 8192
+MOST_DEPTH = 6
+MOST_NODES = 200
 
 
-def refused(words: str, asked: frozenset[Refused]) -> Refused | None:
-    """What of the things `asked` for a server's words refuse."""
-    words = words[:WORDS_LIMIT]
-    return next((what for what, pattern in _PATTERNS if what in asked and pattern.search(words)), None)
+def refused(words: str, asked: frozenset[Refused], error: Any = None) -> Refused | None:
+    """What of the things `asked` for a server refuses, by its words and by the error's JSON, where it has any."""
+    looked_for: set[Refused] = {"choice" if what == "allowed" else what for what in asked}
+    nodes = list(_nodes(error))
+    found = _by_structure(nodes, words, looked_for)
+    if found is None:
+        texts = [words, *(node.message for node in nodes if node.message not in words)]
+        found = _by_words("\n".join(texts)[:WORDS_LIMIT], looked_for)
+    return None if found == "client" else "allowed" if found == "choice" and "allowed" in asked else found
+
+
+def _by_words(words: str, looked_for: set[Refused]) -> Refused | None:
+    if CLIENTS_FAULT.search(words):
+        looked_for = looked_for - {"tools"}
+    return next((what for what, pattern in _PATTERNS if what in looked_for and pattern.search(words)), None)
+
+
+# --- structure ---------------------------------------------------------------------------------------------------------------------------------
+
+FIELDS: dict[str, Refused] = {
+    **dict.fromkeys(("tools", "functions"), "tools"),
+    **dict.fromkeys(("tool_choice", "function_call"), "choice"),
+    **dict.fromkeys(("response_format", "structured_outputs", "guided_json", "json_schema", "grammar"), "constraint"),
+}
+UNSUPPORTED_CODES = re.compile(
+    r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|unpermitted)(?:[_ .-](?:parameter|argument|field|property|feature|value|keyword.*))?"
+    r"|extra_forbidden|value_error\.extra|not_(?:supported|implemented)|additional_?properties",
+    re.IGNORECASE,
+)
+UNSUPPORTED_WORDS = re.compile(
+    r"not (?:yet |currently )?(?:supported|permitted|allowed|enabled|implemented|available|recogni[sz]ed)|does(?: not|n't) support"
+    r"|\bunsupported|\bunknown|unrecogni[sz]ed|unexpected|extra (?:inputs|fields)",
+    re.IGNORECASE,
+)
+CLIENTS_FAULT = re.compile(
+    r"invalid (?:json )?schema for function|invalid (?:tool|function)[ _](?:name|schema|definition|parameters)|has invalid 'parameters'"
+    r"|too (?:many|long|large)|more than \d|at (?:most|least) \d|maximum (?:of|number|length|context)|exceed|duplicate|must (?:be|have|match|contain)"
+    r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
+    re.IGNORECASE,
+)
+"""Errors in the tools that were sent, which serving the turn in another way would only hide."""
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+class _Node(NamedTuple):
+    """One error object: the field it names, as a path, its code or type, and its message."""
+
+    path: tuple[str, ...]
+    codes: tuple[str, ...]
+    message: str
+
+
+def _nodes(value: Any, depth: int = 0) -> Iterator[_Node]:
+    """Every error object in a JSON value, also in JSON that is the text of another one, as routers quote their providers."""
+    waiting, seen = [(value, depth)], 0
+    while waiting and seen < MOST_NODES:
+        (one, depth), seen = waiting.pop(0), seen + 1
+        if depth > MOST_DEPTH:
+            continue
+        if isinstance(one, str) and one[:1] in ("{", "["):
+            try:
+                one = json.loads(one)
+            except (ValueError, RecursionError):
+                continue
+        if isinstance(one, list):
+            waiting += [(entry, depth + 1) for entry in one]
+        elif isinstance(one, dict):
+            waiting += [(entry, depth + 1) for key, entry in one.items() if isinstance(entry, dict | list | str) and key not in ("input", "ctx")]
+            codes = tuple(one[key] for key in ("code", "type") if isinstance(one.get(key), str))
+            message = next((one[key] for key in ("message", "msg", "detail", "error") if isinstance(one.get(key), str)), "")
+            path = _path(one.get("loc") or one.get("param") or "")
+            if path or message:
+                yield _Node(path, codes, message)
+
+
+def _path(named: Any) -> tuple[str, ...]:
+    """A field's path, in whatever form it is named, from the request's body on."""
+    if isinstance(named, str):
+        named = _INDEX.sub(r".\1", named).split(".")
+    path = [str(step) for step in named] if isinstance(named, list) else []
+    return tuple(path[1:] if path[:1] == ["body"] else path)
+
+
+def _by_structure(nodes: list[_Node], words: str, looked_for: set[Refused]) -> Refused | Literal["client"] | None:
+    for node in nodes:
+        what = FIELDS.get(node.path[0]) if node.path else None
+        if what is None or what not in looked_for:
+            continue
+        if what != "tools":  # Toolwire has checked the choice, and has made the schema: the server does not take it
+            return what
+        within = [step for step in node.path[1:] if not step.isdecimal()]
+        if within or CLIENTS_FAULT.search(node.message):
+            return "client"
+        if any(UNSUPPORTED_CODES.fullmatch(code) for code in node.codes) or UNSUPPORTED_WORDS.search(node.message or words):
+            return what
+    return None

@@ -1,10 +1,12 @@
 """Turn → the body of a chat completions request, exactly as OpenAI defines it.
 
-- Instructions come first. A run of assistant items becomes one message: its text, then its calls; what it said behind a call joins the same
-  message, because a tool's answer must follow the calls directly.
-- Tool answers hold text only; their images follow in a user message.
-- `tool_choice` that allows some tools sends only those. `n` is never sent: the pipeline runs a turn n times.
-- A field that the client did not send is not sent.
+- Instructions come first. A step of the assistant with calls becomes one message with the texts and the calls, because the
+  results must directly follow the message with the calls.
+- Tool results hold text only; their images follow in a user message.
+- A `tool_choice` that allows some tools is sent as it is where the server takes that; any other server is offered those tools
+  alone. `n` is never sent: the pipeline runs a turn n times.
+- A field that the client did not send is not sent. Fields that Toolwire itself does not read are passed on as they came,
+  where the plan left them in the turn; they never replace a field that is set here.
 - What the server does not read or refuses (`profiles.py`) is put in another way where there is one: a named `tool_choice` is `required` with that
   tool alone, `none` sends no tools, `json_object` is a schema, texts are joined. A constraint takes the place of the answer's format.
 """
@@ -57,6 +59,8 @@ def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile
         _add_sampling(body, turn.sampling, options, profile)
     if turn.user is not None:
         body["user"] = turn.user
+    for name, value in turn.rest.items():
+        body.setdefault(name, value)  # what is set here is never the client's to change
     body["stream"] = turn.stream
     if turn.stream and options.stream_usage:
         body["stream_options"] = {"include_usage": True}
@@ -83,8 +87,8 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
     out: list[Body] = []
     if turn.instructions:
         out.append({"role": "developer" if options.system_role == "developer" else "system", "content": turn.instructions})
-    images: list[Body] = []  # of tool answers; they follow when the answers end
-    thoughts: list[str] = []
+    images: list[Body] = []  # from tool results; they follow the last result
+    thoughts: list[str] = []  # they belong to the next assistant message, or to the one that results follow
     for item in turn.items:
         if images and not isinstance(item, Result):
             out.append({"role": "user", "content": images})
@@ -96,6 +100,8 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
                 thoughts.clear()
                 out.append(_plain(item, options))
         elif isinstance(item, Result):
+            if thoughts:
+                _think(out[-1], thoughts, options)
             images += _add_result(out, item)
         elif isinstance(item, Call):
             _add_call(_assistant(out, thoughts, options), item)
@@ -127,7 +133,7 @@ def _assistant(out: list[Body], thoughts: list[str], options: OpenAIOptions) -> 
 def _add_assistant(out: list[Body], message: Message, thoughts: list[str], options: OpenAIOptions) -> None:
     content = _content(message.parts)
     if out and out[-1]["role"] == "assistant" and "tool_calls" in out[-1]:
-        out[-1]["content"] = _joined(out[-1]["content"], content)
+        out[-1]["content"] = _joined(out[-1]["content"], content) or None
     else:
         out.append({"role": "assistant", "content": content})
     if message.name:
@@ -213,19 +219,34 @@ def _other_part(part: OtherPart) -> Body:
 
 def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
     choice = turn.tool_choice
-    names, mode = (choice.allowed, choice.mode)
-    if choice.name is not None and "named" not in profile.choices:
-        names = (choice.name,)  # the same thing, said in words that the server knows
+    sent = _choice(turn, profile)
+    names = choice.allowed if not isinstance(sent, dict) else None
+    if choice.name is not None and not isinstance(sent, dict):
+        names = (choice.name,)  # the same restriction, in a form that the server knows
     tools = [tool for tool in turn.tools if names is None or tool.name in names]
-    if not tools or (mode == "none" and "none" not in profile.choices):
+    if not tools or (choice.mode == "none" and sent is None):
         return
     body["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
-    if choice.name is not None and "named" in profile.choices:
-        body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif mode in profile.choices or (mode == "auto" and "tool_choice" in turn.sent and profile.choices):
-        body["tool_choice"] = mode
+    if sent is not None:
+        body["tool_choice"] = sent
     if not turn.parallel or "parallel_tool_calls" in turn.sent:
         body["parallel_tool_calls"] = turn.parallel
+
+
+def _choice(turn: Turn, profile: Profile) -> str | Body | None:
+    """The `tool_choice` that the server gets: an object where it restricts the tools by itself; None: nothing is sent."""
+    choice, taken = turn.tool_choice, profile.choices
+    if choice.name is not None and "named" in taken:
+        return _named(choice.name)
+    if choice.allowed is not None and "allowed" in taken and choice.mode != "none":
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": [_named(name) for name in choice.allowed]}}
+    if choice.mode in taken or (choice.mode == "auto" and "tool_choice" in turn.sent and taken):
+        return choice.mode
+    return None
+
+
+def _named(name: str) -> Body:
+    return {"type": "function", "function": {"name": name}}
 
 
 def _function(tool: ToolSpec) -> Body:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from toolwire.backends.base import Capabilities, Constrained, Strategy
+from toolwire.backends.base import Capabilities, Constrained, Recalled, Strategy
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import Profile
+from toolwire.backends.openai.profiles import PASSABLE, Choice, Profile
 from toolwire.backends.openai.refusals import Refused
 from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
 from toolwire.emulate.dialects.families import dialects_of
@@ -19,6 +19,7 @@ from toolwire.emulate.dialects.families import dialects_of
 FORGET_S = 3600.0
 BOTH: frozenset[Constrained] = frozenset({"text", "call"})
 CALL: frozenset[Constrained] = frozenset({"call"})
+RECALLED: frozenset[Recalled] = frozenset({"text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,16 @@ class Ways:
             found,
             grammar=grammar,
             schema=found.schema if options.schema_field == "auto" else options.schema_field,
-            choices=found.choices - {"required", "named"} if "choice" in self._refused else found.choices,
+            choices=found.choices - self._refused_choices(),
         )
         constrain = frozenset() if "constraint" in self._refused else CALL if grammar == "none" else BOTH
         self._strategy = self._way(bool(constrain))
         self._capabilities = self._able(self._profile, self._strategy, constrain)
+
+    def _refused_choices(self) -> frozenset[Choice]:
+        if "choice" in self._refused:
+            return frozenset({"required", "named", "allowed"})
+        return frozenset({"allowed"}) if "allowed" in self._refused else frozenset()
 
     def _way(self, constrain: bool) -> Strategy:
         tools = self._options.tools
@@ -108,12 +114,14 @@ class Ways:
 
     def _able(self, profile: Profile, strategy: Strategy, constrain: frozenset[Constrained]) -> Capabilities:
         native = strategy == "native"
-        fields = PASSED_ON - profile.ignores
+        chosen = frozenset(self._options.pass_fields)
+        fields = (PASSED_ON | profile.takes | (chosen & PASSABLE)) - profile.ignores
         if self._options.tools in ("native", "emulated"):
             constrain = frozenset()
         return Capabilities(
             tools=native,
             tool_choice=native and "required" in profile.choices and (profile.firm or not constrain),
+            allowed_tools=native and "allowed" in profile.choices,
             strict=native and profile.strict,
             parallel=profile.parallel if native else strategy == "constrained",
             schema=True,
@@ -125,4 +133,6 @@ class Ways:
             reasoning=True,
             usage=self._options.stream_usage,
             fields=fields | TOOL_FIELDS if native else fields,
+            passes=profile.vendor | chosen,
+            recalls=RECALLED if self._options.reasoning_history else frozenset(),
         )

@@ -41,6 +41,13 @@ class Delta(msgspec.Struct):
     reasoning: str | None = None
     refusal: str | None = None
     function_call: Function | None = None
+    reasoning_details: Any = None
+
+
+class PartsDelta(Delta):
+    """A delta whose content is a list of parts, some of them thoughts: whether it is one, and the text. Only `parse` makes it."""
+
+    parts: list[tuple[bool, str]] = []
 
 
 class Choice(msgspec.Struct):
@@ -75,6 +82,7 @@ class PieceDelta(msgspec.Struct, gc=False):
     reasoning: None = None
     refusal: None = None
     function_call: None = None
+    reasoning_details: tuple[()] | None = None
 
 
 class PieceChoice(msgspec.Struct, gc=False):
@@ -175,15 +183,30 @@ def _choice(value: dict[str, Any]) -> Choice:
 
 
 def _delta(value: dict[str, Any]) -> Delta:
-    legacy = value.get("function_call")
-    return Delta(
-        _text(value.get("content")),
+    legacy, content = value.get("function_call"), value.get("content")
+    parts = _parts(content) if isinstance(content, list) else []
+    mixed = any(is_thought for is_thought, _ in parts)
+    rest = (
         [_tool_call(entry) for entry in _dicts(value.get("tool_calls"))] or None,
         _text(value.get("reasoning_content")),
         _text(value.get("reasoning")),
         _text(value.get("refusal")),
         _function(legacy) if isinstance(legacy, dict) else None,
+        value.get("reasoning_details"),
     )
+    return PartsDelta(None, *rest, parts) if mixed else Delta(_text(content), *rest)
+
+
+def _parts(content: list[Any]) -> list[tuple[bool, str]]:
+    """The texts of content parts, in order. Mistral puts reasoning into parts of type `thinking`."""
+    found = [(isinstance(part, dict) and part.get("type") in ("thinking", "reasoning"), _text(part)) for part in content]
+    return [(is_thought, text) for is_thought, text in found if text]
+
+
+def details_text(details: Any) -> str:
+    """The readable reasoning in OpenRouter's `reasoning_details`: texts and summaries; what is encrypted is not."""
+    texts = (entry.get(key) for entry in _dicts(details) for key in ("text", "summary"))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _tool_call(value: dict[str, Any]) -> ToolCall:

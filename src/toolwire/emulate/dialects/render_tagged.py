@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.emulate.arguments import load_object
-from toolwire.emulate.tag_block import wants_string
+from toolwire.emulate.tag_values import wants_string
 
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
 _PLAIN_KEY = re.compile(r"[^<>\n\"'\s][^<>\n\"']*(?<!\s)\Z|[^<>\n\"'\s]\Z")
@@ -90,7 +90,7 @@ _FORMS = {
 
 def _use_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
     values = _members(arguments, _xml_name)
-    if values is None:
+    if values is None or "use_tool" in values:
         return f'<use_tool name="{name}">{arguments}</use_tool>'
     lines = [f"  <name>{name}</name>", *("  " + _child(key, value, schema) for key, value in values.items())]
     return "<use_tool>\n" + "\n".join(lines) + "\n</use_tool>"
@@ -128,7 +128,7 @@ def _kimi_k3(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
 
 
 def _xtml_fits(key: str, value: Any) -> bool:
-    return len(key) < 100 and "\n" not in key and "<" not in key and not (isinstance(value, str) and "<|close|>" in value)
+    return len(key) < 100 and "\n" not in key and "<" not in key and not (isinstance(value, str) and "<|" in value)
 
 
 def _xtml_argument(key: str, value: Any) -> str:
@@ -140,7 +140,7 @@ def _xtml_argument(key: str, value: Any) -> str:
 
 def _tag_is_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
     values = _members(arguments, _xml_name)
-    if values is None:
+    if values is None or name in values:  # a tag like the call's own could be its beginning
         return f"<{name}>\n{_no_angle(arguments)}\n</{name}>"
     return f"<{name}>\n" + "".join(_child(key, value, schema) + "\n" for key, value in values.items()) + f"</{name}>"
 

@@ -64,6 +64,10 @@ class TagBlock:
     body_tags: tuple[re.Pattern[str], str] | None = None
     """What stands around the arguments as JSON."""
     attribute_entities: bool = False
+    parameter_start: str = ""
+    """How every parameter tag begins. A value that holds one may have lost its closer; empty: closers bear their parameter's name."""
+    not_inside: tuple[str, ...] = ()
+    """What no value holds: one that does has lost a tag. `{key}` stands for the parameter's name."""
     first: str = "<"
 
 

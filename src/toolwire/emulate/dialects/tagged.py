@@ -13,10 +13,11 @@ _LOOSE_NAME = r"""\s+name\s*=\s*["']?([^"'<>]+?)["']?\s*>"""
 _QWEN = TagBlock(
     call_tag=re.compile(r"<function=\s*[\"']?([^\"'<>\s]+)[\"']?\s*>"),
     call_close="</function>",
-    parameter_tag=re.compile(r"<parameter=\s*([^<>\n]+?)\s*>"),
+    parameter_tag=re.compile(r"<parameter=\s*[\"']?([^\"'<>\n]+?)[\"']?\s*>"),
     parameter_close="</parameter>",
     wrapper_closers=("</tool_call>",),
     trim_newline=True,
+    parameter_start="<parameter=",
 )
 _ANTHROPIC = TagBlock(
     call_tag=re.compile(r"<invoke" + _NAME_ATTRIBUTE),
@@ -24,6 +25,7 @@ _ANTHROPIC = TagBlock(
     parameter_tag=re.compile(r"<parameter" + _NAME_ATTRIBUTE),
     parameter_close="</parameter>",
     wrapper_closers=("</function_calls>",),
+    parameter_start="<parameter ",
 )
 _USE_TOOL = TagBlock(
     call_tag=re.compile(r"""<use_tool(?:\s+name\s*=\s*["']([^"'<>]+)["'])?\s*>"""),
@@ -32,6 +34,7 @@ _USE_TOOL = TagBlock(
     parameter_close="</{key}>",
     name_child="name",
     entities=True,
+    not_inside=("<{key}>",),
 )
 _GLM = TagBlock(
     call_tag=re.compile(r"(?!)"),
@@ -40,6 +43,8 @@ _GLM = TagBlock(
     parameter_close="</arg_value>",
     bare_name=True,
     key_tags=("</arg_key>", "<arg_value>"),
+    parameter_start="<arg_key>",
+    not_inside=("<arg_value>",),
     first="_" + string.ascii_letters + string.digits,
 )
 _MINIMAX = TagBlock(
@@ -48,6 +53,7 @@ _MINIMAX = TagBlock(
     parameter_tag=re.compile(r"<parameter" + _LOOSE_NAME),
     parameter_close="</parameter>",
     wrapper_closers=("</minimax:tool_call>",),
+    parameter_start="<parameter ",
 )
 _DSML = TagBlock(
     call_tag=re.compile(r"<｜DSML｜invoke\s+name\s*=\s*\"([^\"<>]+)\"\s*/?>"),
@@ -55,17 +61,21 @@ _DSML = TagBlock(
     parameter_tag=re.compile(r"<｜DSML｜parameter\s+name\s*=\s*\"([^\"<>]+)\"(?:\s+string\s*=\s*\"(true|false)\")?\s*>"),
     parameter_close="</｜DSML｜parameter>",
     wrapper_closers=("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
+    parameter_start="<｜DSML｜parameter ",
 )
+_XTML_ATTRIBUTES = r"(?:\s+[\w-]+=\"[^\"]*\")+\s*<\|sep\|>"
 _KIMI_K3 = TagBlock(
-    call_tag=re.compile(r"<\|open\|>call(?=\s)(?=.*?\stool=\"([^\"]*)\").*<\|sep\|>"),
+    call_tag=re.compile(r"<\|open\|>call(?=\s)(?=.*?\stool=\"([^\"]*)\")" + _XTML_ATTRIBUTES),
     call_close="<|close|>call<|sep|>",
-    parameter_tag=re.compile(r"<\|open\|>argument(?=\s)(?=.*?\skey=\"([^\"]*)\")(?:(?=.*?\stype=\"([^\"]*)\"))?.*<\|sep\|>"),
+    parameter_tag=re.compile(r"<\|open\|>argument(?=\s)(?=.*?\skey=\"([^\"]*)\")(?:(?=.*?\stype=\"([^\"]*)\"))?" + _XTML_ATTRIBUTES),
     parameter_close="<|close|>argument<|sep|>",
     wrapper_closers=("<|close|>tools<|sep|>",),
     tag_starts=("<|open|>", "<|close|>"),
     tag_end="<|sep|>",
     body_tags=(re.compile(r"<\|open\|>json(?:\s.*)?<\|sep\|>"), "<|close|>json<|sep|>"),
     attribute_entities=True,
+    parameter_start="<|open|>argument ",
+    not_inside=("<|sep|>", "<|close|><|"),
 )
 _ELEMENT = ElementBlock(
     TagBlock(
@@ -74,6 +84,7 @@ _ELEMENT = ElementBlock(
         parameter_tag=re.compile(r"<([A-Za-z_][\w.-]*)\s*>"),
         parameter_close="</{key}>",
         entities=True,
+        not_inside=("<{key}>",),
     )
 )
 

@@ -52,11 +52,16 @@ if TYPE_CHECKING:
 
 EXCHANGE = "toolwire.exchange"
 EVERY_MODEL = ("*",)
-Turns = Literal["chat", "responses", "compact"]
+Turns = Literal["chat", "responses", "compact", "count"]
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 
-_TURN_PATHS: dict[str, Turns] = {"chat/completions": "chat", "responses": "responses", "responses/compact": "compact"}
+_TURN_PATHS: dict[str, Turns] = {
+    "chat/completions": "chat",
+    "responses": "responses",
+    "responses/compact": "compact",
+    "responses/input_tokens": "count",
+}
 TURN_ROUTES: dict[str, Turns] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
 SOCKET_PATHS = frozenset(path.encode() for path, api in TURN_ROUTES.items() if api == "responses")
 OUTPUT_MODES = {b"openai-json": "openai-json", b"obsidian-xml": "obsidian-xml"}
@@ -214,6 +219,8 @@ class App:
         streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()
+        elif api == "count":
+            work = self._gateway.count(raw, caller)
         elif self.forwarding is None or here:
             work = self._gateway.respond(api, raw, caller, streaming.begin_early)
         else:

@@ -1,9 +1,11 @@
 """Who may ask: host names, origins, keys, and the CORS headers that follow from them.
 
-Rules: a server bound to loopback answers only loopback's names, so that a foreign page can not reach it by DNS rebinding. A foreign Origin is refused
-before anything runs. Keys are found in constant time (`gateway/keys.py`). Without keys only loopback peers are served, and nothing that
-came through a proxy which is not trusted. An allowed origin gets CORS headers on every answer, errors and streams included; the preflight echoes the
-headers it asks for, never a fixed list.
+Rules:
+- A server bound to loopback answers only to loopback's names, so that a foreign page cannot reach it by DNS rebinding.
+- A foreign Origin is refused before anything runs.
+- Keys are found in constant time (`gateway/keys.py`). Without keys only loopback peers are served, and no request that shows signs of a proxy
+  which is not trusted.
+- An allowed origin gets CORS headers on every answer, errors and streams included. The preflight echoes the headers it asks for.
 """
 
 from __future__ import annotations
@@ -40,9 +42,21 @@ EXPOSED = b", ".join(
         *(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens")),
     )
 )
-BY_PROXY = "This request came through a proxy that server.trusted_proxies does not name; without keys that is refused."
-PROXY_SIGNS = frozenset({b"x-forwarded-for", b"forwarded"})
-"""Headers by which a proxy is known; those of a trusted one are taken out when they are read."""
+BY_PROXY = "This request came through a proxy that server.trusted_proxies does not name. Set server.keys, or name the proxy."
+PROXY_SIGNS = frozenset(
+    {
+        *(b"forwarded", b"forwarded-for", b"x-forwarded", b"via", b"cdn-loop", b"surrogate-capability"),
+        *(b"client-ip", b"x-client-ip", b"true-client-ip", b"x-true-client-ip", b"x-cluster-client-ip", b"incap-client-ip"),
+        *(b"remote-addr", b"x-remote-addr", b"x-remote-ip", b"x-proxyuser-ip", b"proxy-client-ip", b"wl-proxy-client-ip"),
+        *(b"x-nf-client-connection-ip", b"do-connecting-ip", b"ali-cdn-real-ip", b"cdn-src-ip", b"x-amz-cf-id"),
+        *(b"x-arr-log-id", b"x-arr-ssl", b"x-nginx-proxy", b"x-scheme", b"x-varnish"),
+    }
+)
+PROXY_PREFIXES = (
+    *(b"x-forwarded-", b"x-real-", b"x-original-", b"x-envoy-", b"cf-", b"cloudfront-", b"fastly-", b"fly-"),
+    *(b"x-azure-", b"x-appengine-", b"x-vercel-", b"tailscale-"),
+)
+"""Headers that proxies, load balancers and CDNs add to a request. A proxy that adds none of them cannot be recognized."""
 REMEMBERED = 256
 """How many distinct Host and Origin values keep their verdict; beyond that all are judged anew."""
 
@@ -52,6 +66,11 @@ _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,4096}")
 
 
 SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
+
+
+def proxy_signs(headers: Headers) -> list[bytes]:
+    """The names of the headers that show that the request came through a proxy."""
+    return [name for name in headers if name in PROXY_SIGNS or name.startswith(PROXY_PREFIXES)]
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -137,7 +156,7 @@ class Gate:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
                 raise ToolwireError("permission", "Without keys only clients on this machine are served; set server.keys, or toolwire keys add.")
-            if not PROXY_SIGNS.isdisjoint(headers):  # what a proxy on this machine passes on comes from loopback, whoever asked
+            if proxy_signs(headers):  # a proxy on this machine connects from loopback, whoever its client is
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
         token = _token(headers)

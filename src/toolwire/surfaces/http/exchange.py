@@ -2,7 +2,8 @@
 
 Rules: every failure is an OpenAI error object. A refusal is answered at once, also while the client is still sending: the answer goes out whole, then
 the rest of the body is read and thrown away within limits, because closing a socket with unread bytes would reset it and destroy the answer. A body
-must go on arriving, at `BODY_RATE` at least after its first `BODY_IDLE_S`, and all bodies that are arriving have a bounded `Room` together.
+must go on arriving, at `BODY_RATE` at least after its first `BODY_IDLE_S`. All bodies that are arriving have a
+bounded `Room` together, and each key has a share of it.
 """
 
 from __future__ import annotations
@@ -33,22 +34,45 @@ LINGER_S = 30.0
 LONGEST_RETRY_S = 86_400.0
 LINGER_BYTES = 512 * 1024 * 1024
 SMALL_BODY = 64 * 1024
+EVERYBODY = ""
+"""The id of the one caller there is where no keys are set."""
+NOBODY = "?"
+"""Who sends before it is known whose key it is: all of them have one share."""
+ROOM_KEY = "toolwire.room_key"
+"""Where a WebSocket's scope says whose share its messages take, once that is known."""
 
 encode_json = msgspec.json.Encoder().encode
 
 
 class Room:
-    """The memory of all bodies that are arriving: so many bytes, and four bodies of the largest size at least."""
+    """The memory for requests that are still arriving or wait in line, shared by all keys.
 
-    __slots__ = ("left",)
+    It has `MOST_ARRIVING` bytes, and at least four bodies of the largest size. A key may hold as much as it
+    leaves free for others: alone at most half, and however much one key holds, another key finds room.
+    Without keys there is one caller, who may use all of it.
+    """
+
+    __slots__ = ("_held", "left")
 
     def __init__(self, largest: int) -> None:
         self.left = max(MOST_ARRIVING, 4 * largest)
+        self._held: dict[str, int] = {}
 
-    def take(self, size: int) -> None:
-        if size > self.left:
-            raise ToolwireError("overloaded", "Too many large requests arrive at the same time. Please try again.", retry_after_s=1)
-        self.left -= size
+    def take(self, size: int, key: str) -> None:
+        """Raises 429 where the key has its share, and 503 where nothing is left for anybody."""
+        held, left = self._held.get(key, 0) + size, self.left - size
+        if left < 0 if key == EVERYBODY else held > left:
+            kind, whose = ("overloaded", "") if key == EVERYBODY or held == size else ("rate_limit", " of this API key")
+            raise ToolwireError(kind, f"Too many large requests{whose} arrive at the same time. Please try again.", retry_after_s=1)
+        self._held[key], self.left = held, left
+
+    def give(self, size: int, key: str) -> None:
+        held = self._held.get(key, 0) - size
+        self.left += size
+        if held:
+            self._held[key] = held
+        else:
+            self._held.pop(key, None)
 
 
 class ClientGone(Exception):
@@ -85,6 +109,11 @@ class Exchange:
         """Whose refusals count together: a key's, or an address's where there is none."""
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
+
+    @property
+    def room_key(self) -> str:
+        """Whose share of the room the body takes."""
+        return NOBODY if self.holder is None else self.holder.key_id
 
     def for_own_pages(self) -> None:
         """No other origin may read this answer."""
@@ -152,8 +181,8 @@ class Exchange:
         return message
 
     async def _read_rest(self, body: bytes, limit: int, room: Room) -> bytes:
-        pieces, size, more = [body], len(body), True
-        room.take(size)
+        pieces, size, more, key = [body], len(body), True, self.room_key
+        room.take(size, key)
         try:
             while more:
                 if size > limit:
@@ -162,7 +191,7 @@ class Exchange:
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 piece = message.get("body", b"")
-                room.take(len(piece))
+                room.take(len(piece), key)
                 size += len(piece)
                 pieces.append(piece)
                 more = message.get("more_body", False)
@@ -170,7 +199,7 @@ class Exchange:
                 raise _too_large(limit)
             return b"".join(pieces)
         finally:
-            room.left += size
+            room.give(size, key)
 
     # --- the answer ------------------------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import msgspec
 
 from toolwire.encode.sse import scrub
+from toolwire.surfaces.shown import as_json, clean
 
 if TYPE_CHECKING:
     from toolwire.gateway.masking import Mask
@@ -265,7 +266,7 @@ class _Formatter(logging.Formatter):
 
     def _line(self, record: logging.LogRecord, fields: dict[str, Any] | None) -> str:
         if fields is None:
-            return super().format(record)
+            return clean(super().format(record))
         shown = _shown((name, value) for name, value in fields.items() if name != "event")
         return f"{self.formatTime(record)} {record.levelname} {fields.get('event', 'request')} {' '.join(shown)}"
 
@@ -409,7 +410,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         value = ",".join(map(str, value))
     if isinstance(value, str):
-        return value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+        return value if _BARE.fullmatch(value) else as_json(value)
     return repr(value) if type(value) in _NUMBERS else _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 

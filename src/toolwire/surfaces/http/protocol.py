@@ -1,9 +1,14 @@
-"""uvicorn's HTTP protocol with what it leaves out: limits for clients that send or read too slowly, and JSON where it would answer in plain text.
+"""uvicorn's HTTP protocol with stricter limits, exact request framing, and JSON errors.
 
-Rules: a head that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`, ends the connection; so does a line of more than
-`MOST_PIPELINED` requests. A sound WebSocket handshake on a path that speaks it goes on in `socket_protocol.py`; any other upgrade is answered as the
-plain request it also is. What is written waits in a buffer of `HIGH_WATER` bytes and in as much of the kernel's, then the answer waits for its
-reader; a reader that takes nothing for `limits.slow_reader_s` is cut off, also when its answer is complete, and so is one whose machine is gone.
+Rules:
+- A head (request line and headers) that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`, ends the connection. So does a queue
+  of more than `MOST_PIPELINED` requests.
+- Headers end with the head. Trailer fields of a chunked body are dropped, and a chunked body with more than `MAX_HEAD` bytes of trailers or other
+  overhead ends the connection.
+- A valid WebSocket handshake on a WebSocket path continues in `socket_protocol.py`. A request with any other `Upgrade` is an ordinary request: its
+  body is its body, and it gets an ordinary answer.
+- Written bytes wait in a buffer of `HIGH_WATER` bytes, and in as much of the kernel's; then the response waits for its reader. A reader that takes
+  nothing for `limits.slow_reader_s` is cut off, also after its response is complete, and so is one whose machine is gone.
 """
 
 from __future__ import annotations
@@ -11,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import binascii
 import logging
+import re
 import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -32,6 +37,14 @@ from toolwire.surfaces.http.watch import CONNECTION, Connection
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
 MOST_PIPELINED = 16
+EMPTY_LINE = b"\r\n\r\n"
+BEFORE_HEAD = re.compile(rb"[\r\n]*")
+MOST_PIECES = 4 * MOST_PIPELINED
+"""How often the bytes of one read are cut: more than any allowed line of requests needs."""
+CHUNKED = -1
+"""The length of a body that says only at its end how long it is."""
+USUAL_OVERHEAD = 16
+"""Bytes of chunk framing that a byte of a body may cost; one-byte chunks need 5."""
 SHORT = 64
 """What a path means is remembered up to this length, and without a question mark: nobody fills memory with it, or leaves secrets there."""
 HIGH_WATER = 64 * 1024
@@ -56,16 +69,22 @@ class GuardedProtocol(HttpToolsProtocol):
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
     _connection: Connection
-    _head_bytes = _unread = _stalled_looks = 0
-    """Of few connections only: an object with more than thirty members of its own costs more."""
+    _unread = _stalled_looks = _overhead = 0
+    """Set on few connections only: an object with more than thirty members of its own costs more."""
+    _last_bytes = b""
+    """The last bytes that were parsed: an empty line can be cut by two reads."""
+    _pieces = 0
+    _head_bytes = 0
+    """The size of the head so far, with the empty lines before it."""
+    _body_left = 0
+    """How much of the body is still to come, or `CHUNKED`. 0 outside a body."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
         if not config.loaded:
             config.load()
         self.config, self.app = config, config.loaded_app
         self.loop = _loop or asyncio.get_event_loop()
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # an answer to the first of several requests
+        self.parser = _parser(self)
         self.ws_protocol_class, self.root_path, self.asgi_version = config.ws_protocol_class, config.root_path, config.asgi_version
         self.app_state, self.server_state = app_state, server_state
         self.connections, self.tasks = server_state.connections, server_state.tasks
@@ -74,7 +93,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.pipeline = deque()
         self.expect_100_continue = False
         self.cycle = None  # type: ignore[assignment]
-        self._in_head = self._upgraded = False
+        self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
@@ -112,25 +131,80 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- what the client sends -----------------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        began_before = self._in_head
-        super().data_received(data)
-        if self._upgraded:
-            return
-        if self._in_head:
-            self._head_bytes = self._head_bytes + len(data) if began_before else 0
-            if self._head_bytes > MAX_HEAD:
+        """Feeds the parser piece by piece. A piece ends at the latest with its head or body, so that each head is counted from its first byte."""
+        self._unset_keepalive_if_required()
+        start, size, self._pieces = 0, len(data), 0
+        while start < size:
+            self._pieces += 1
+            end = self._end_of_piece(data, start) if self._pieces <= MOST_PIECES else size
+            if end == start:
                 self._end(431, f"The request's head is larger than {MAX_HEAD // 1024} kB.")
                 return
-        elif not self._is_idle():
-            return
-        if self._head_timer is None:  # empty lines between two requests count too
+            piece = data if end - start == size else memoryview(data)[start:end]
+            start = end
+            try:
+                if self._stops_at_upgrade(piece):
+                    if self._should_upgrade():
+                        self._switch_to_websocket(data[end:])
+                        return
+                    self._decline_upgrade()
+            except httptools.HttpParserError:
+                self._end(400, "Invalid HTTP request received.")
+            if self.transport.is_closing():
+                return
+        self._last_bytes = data[-3:] if size > 2 else (self._last_bytes + data)[-3:]
+        if (self._in_head or self._is_idle()) and self._head_timer is None:  # empty lines between two requests count too
             self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
+    def _end_of_piece(self, data: bytes, start: int) -> int:
+        """Where the head or body ends that is being read, or the data. `start` itself where the head has become too large.
+
+        Heads and chunked bodies end with an empty line. Not every empty line ends one of them: such a cut is needless, but changes nothing.
+        """
+        if self._body_left > 0:
+            return min(start + self._body_left, len(data))
+        end = start
+        if not self._in_head and not self._body_left:
+            end = cast(re.Match[bytes], BEFORE_HEAD.match(data, start)).end()
+        if end == start:
+            end = self._after_empty_line(data, start)
+        return end if self._body_left else min(end, start + MAX_HEAD - self._head_bytes)
+
+    def _after_empty_line(self, data: bytes, start: int) -> int:
+        """Where the next empty line ends, be its beginning in the read before; the end of the data where there is none."""
+        before = b"" if start else self._last_bytes
+        found = (before + data[:3]).find(EMPTY_LINE) if before else -1
+        if found >= 0:
+            return found + len(EMPTY_LINE) - len(before)
+        found = data.find(EMPTY_LINE, start)
+        return found + len(EMPTY_LINE) if found >= 0 else len(data)
+
+    def _stops_at_upgrade(self, piece: bytes | memoryview) -> bool:
+        """Parses a piece. True: it ended a head that offers an upgrade, and nothing of what follows was read."""
+        if self._body_left > 0:
+            self._body_left -= len(piece)
+        elif not self._body_left:
+            self._head_bytes += len(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            return True
+        if self._body_left == CHUNKED:
+            self._overhead = max(self._overhead + len(piece), 0)
+            if self._overhead > MAX_HEAD:
+                raise httptools.HttpParserError("too many bytes that are not the body's")
+        return False
+
     def on_message_begin(self) -> None:
+        if self._pieces > MOST_PIECES:  # its head would not be counted
+            raise TooManyRequests
         self._in_head = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():  # the parser stops here and reads no body; `data_received` decides what this request is
+            self.scope["method"], self.scope["http_version"] = self.parser.get_method().decode("ascii"), self.parser.get_http_version()
+            return
         self._in_head = False
         self._stop_head_timer()
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -140,8 +214,6 @@ class GuardedProtocol(HttpToolsProtocol):
         scope["method"] = parser.get_method().decode("ascii")
         if version != "1.1":
             scope["http_version"] = version
-        if parser.should_upgrade() and self._should_upgrade():
-            return
         url = self.url
         parsed = _known_path if len(url) <= SHORT and b"?" not in url else _path
         scope["path"], scope["raw_path"], scope["query_string"] = parsed(self.root_path, url)
@@ -158,33 +230,55 @@ class GuardedProtocol(HttpToolsProtocol):
             version != "1.0" and parser.should_keep_alive(),
             self.on_response_complete,
         )
+        framing = dict(self.headers)
+        self._body_left = CHUNKED if b"transfer-encoding" in framing else int(framing.get(b"content-length", 0))
+        self._head_bytes = self._overhead = 0
+        self.headers = []  # takes the trailers; the scope keeps the headers of the head
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
-    def send_400_response(self, msg: str) -> None:
-        self._end(400, msg)
+    def on_body(self, body: bytes) -> None:
+        self._overhead -= len(body) * (1 + USUAL_OVERHEAD)
+        super().on_body(body)
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade (to HTTP/2, or a WebSocket where there is none) is answered as the plain request it also is; nothing to warn of."""
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            self._body_left = 0
+            super().on_message_complete()
+
+    # --- upgrades ------------------------------------------------------------------------------------------------------------------------------
 
     def _should_upgrade_to_ws(self) -> bool:
-        """Whether a handshake can succeed here. It never does behind another request's back: the answers would be mixed."""
+        """Whether a handshake can succeed here: never while another request is being answered, because the answers would be mixed."""
         paths = getattr(self.config.app, "socket_paths", ())
-        return self.url.partition(b"?")[0] in paths and self.scope["method"] == "GET" and self._is_idle() and _is_handshake(self.scope["headers"])
+        return self.url.partition(b"?")[0] in paths and self._is_idle() and _is_handshake(self.scope)
 
-    def handle_websocket_upgrade(self) -> None:
+    def _decline_upgrade(self) -> None:
+        """Reads the head again without its `Upgrade`, so that the parser reads the body too. A tunnel (CONNECT) has no body that could be told
+        from the next request."""
+        method = self.scope["method"].encode()
+        if method == b"CONNECT":
+            self._end(405, "Not allowed to CONNECT: this server is no proxy.")
+            return
+        lines = [b"%b %b HTTP/%b\r\n" % (method, self.url, self.scope["http_version"].encode())]
+        lines += [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = _parser(self)
+        self.parser.feed_data(b"".join(lines) + b"\r\n")
+
+    def _switch_to_websocket(self, rest: bytes) -> None:
         from toolwire.surfaces.http.socket_protocol import GuardedSocket
 
-        self._upgraded = True
         self._stop_head_timer()
         if self._reader_timer is not None:
             self._reader_timer.cancel()
             self._reader_timer = None
         self.ws_protocol_class = GuardedSocket
-        super().handle_websocket_upgrade()
+        self.handle_websocket_upgrade()
+        if rest:
+            cast(GuardedSocket, self.transport.get_protocol()).data_received(rest)
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -202,15 +296,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _end(self, status: int, message: str) -> None:
-        """Answers and closes; cuts off where another answer is under way on this connection, which must not be mixed with this one."""
+        """Answers and closes. Only closes where another answer is under way, or a body is arriving whose request was answered already: nobody waits
+        for this answer then, and somebody could take it for another."""
         self._stop_head_timer()
         self._in_head = False
         if self.transport.is_closing():
             return
-        if self._is_idle():
-            body = msgspec.json.encode(error_object(Failure("invalid_request", message)))
-            head = b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[status] + head + body)
+        if self._is_idle() and not self._body_left:
+            self.transport.write(refusal(status, message))
             self._close()
         else:
             self.transport.abort()
@@ -264,13 +357,29 @@ def _path(root: str, url: bytes) -> tuple[str, bytes, bytes]:
 _known_path = lru_cache(256)(_path)
 
 
-def _is_handshake(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    found = {name: value for name, value in headers if name.startswith(b"sec-websocket-")}
+def _parser(protocol: GuardedProtocol) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # an answer to the first of several requests
+    return parser
+
+
+def _is_handshake(scope: Any) -> bool:
+    """Whether the request is a WebSocket handshake as RFC 6455 has it, without a body."""
+    found = dict(scope["headers"])
     try:
         key = binascii.a2b_base64(found.get(b"sec-websocket-key", b""), strict_mode=True)
     except binascii.Error:
         return False
-    return len(key) == 16 and found.get(b"sec-websocket-version", b"").strip() == b"13"
+    is_bare = b"transfer-encoding" not in found and found.get(b"content-length", b"0") == b"0"
+    is_get = scope["method"] == "GET" and scope["http_version"] == "1.1"
+    return is_get and is_bare and len(key) == 16 and found.get(b"sec-websocket-version", b"").strip() == b"13"
+
+
+def refusal(status: int, message: str) -> bytes:
+    """A whole response that ends its connection."""
+    body = msgspec.json.encode(error_object(Failure("invalid_request", message)))
+    head = b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return STATUS_LINE[status] + head + body
 
 
 def in_kernel(connection: Any) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from starlette.types import Scope
 
 from toolwire.config import ConfigError
-from toolwire.surfaces.http.auth import PROXY_SIGNS, Headers
+from toolwire.surfaces.http.auth import Headers, proxy_signs
 
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)
@@ -71,9 +71,9 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """What a proxy said has been read, by this node or by the one that passed the request on."""
-    for name in PROXY_SIGNS:
-        headers.pop(name, None)
+    """Removes a proxy's headers: a trusted proxy sent them and they have been read, by this node or by the one that passed the request on."""
+    for name in proxy_signs(headers):
+        del headers[name]
 
 
 def _last(value: bytes) -> bytes:

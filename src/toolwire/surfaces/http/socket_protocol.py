@@ -1,9 +1,14 @@
-"""uvicorn's WebSocket protocol with what it leaves out: bounds for clients that send or read too slowly, and an end that waits for answers.
+"""uvicorn's WebSocket protocol with bounds for clients that flood, or that send or read too slowly, and an end that waits for answers.
 
-Rules: a message that is arriving must go on arriving, as a request's body must, and takes its place in the same `Room`; however it is cut into
-fragments, it costs its own size. A reader that takes nothing for `limits.slow_reader_s` is cut off. Pings keep the way open; a client that does not
-answer them is not cut off, because many answer only while they read, and read nothing while their tool runs. When the server drains, the application
-closes the connection, once its answer is out.
+Rules:
+- Frames are handled one by one, at most `FRAMES_A_TURN` in `TURN_S`; the rest waits, and reading pauses. Frames that carry nothing (control frames,
+  and empty fragments) are limited further: beyond `MOST_EMPTY` at once, or `EMPTY_RATE` a second, the connection is closed with 1008.
+- No frame is handled before the handshake is answered.
+- A message that is arriving must go on arriving, as a request's body must, and takes its share of the same `Room`. Fragments cost their own size.
+- A reader that takes nothing for `limits.slow_reader_s` is cut off. While writing is paused only the last ping is remembered, and answered later.
+- The server's pings keep the connection open. A client that does not answer them is not cut off: many clients answer only while they read, and read
+  nothing while their tool runs.
+- When the server drains, the application closes the connection after its answer.
 """
 
 from __future__ import annotations
@@ -12,23 +17,31 @@ import asyncio
 import logging
 from typing import Any
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import SecurityError
 from websockets.frames import Frame
 
 from toolwire.errors import ToolwireError
-from toolwire.surfaces.http.exchange import BODY_IDLE_S, BODY_RATE, Room
-from toolwire.surfaces.http.protocol import LOOKS, in_kernel
+from toolwire.surfaces.http.exchange import BODY_IDLE_S, BODY_RATE, NOBODY, ROOM_KEY, Room
+from toolwire.surfaces.http.protocol import LOOKS, in_kernel, refusal
 
-POLICY, TOO_LARGE_FOR_NOW = 1008, 1013
+INVALID_TEXT, POLICY, TOO_LARGE_FOR_NOW = 1007, 1008, 1013
 LARGEST_HELD = 64 * 1024
 """What is kept of a message that is still arriving without asking for room."""
+FRAMES_A_TURN, TURN_S = 16, 0.005
+MOST_EMPTY, EMPTY_RATE = 128, 16.0
+FIRST_CONTROL = 8
+"""Opcodes from here on are control frames."""
 
 log = logging.getLogger("toolwire.http")
 
 
 class GuardedSocket(WebSocketsSansIOProtocol):
     _held = 0
-    """How much of a message that is not complete was counted in the room."""
+    """How much of a message that is not complete was counted in the room …"""
+    _held_by = NOBODY
+    """… and as whose."""
     _began = 0.0
     _arrived = 0
     _whole = False
@@ -37,17 +50,31 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     _reader_timer: asyncio.TimerHandle | None = None
     _unread = 0
     _stalled_looks = 0
+    _frame_left = 0
+    """How much is still to come of the frame that is being read."""
+    _frames_left = 0
+    """How many frames may still be handled until `_turn_ends`."""
+    _turn_ends = 0.0
+    _turn: asyncio.TimerHandle | None = None
+    _empty_left, _empty_at = float(MOST_EMPTY), 0.0
+    """How many frames that carry nothing may still come, and when that was counted."""
+    _pong = b""
+    """The answer to the last ping, while writing is paused."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._slow_reader_s: float = getattr(config.app, "slow_reader_s", 0)
         self._room: Room = config.app.room
+        self._waiting = bytearray()
+        """What was received and not parsed."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_looking()
-        if self._reader_timer is not None:
-            self._reader_timer.cancel()
-            self._reader_timer = None
+        for timer in (self._reader_timer, self._turn):
+            if timer is not None:
+                timer.cancel()
+        self._reader_timer = self._turn = None
+        self._waiting.clear()
         self._count(0)
         super().connection_lost(exc)
 
@@ -59,11 +86,62 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     # --- what the client sends -----------------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._whole = False
-        super().data_received(data)
-        if self.transport.is_closing() or self.disconnected:
+        if not self.handshake_initiated:  # the head of the handshake, whole
+            super().data_received(data)
+            if not self.handshake_initiated:
+                self._refuse()
             return
-        pending = len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0)
+        self._waiting += data
+        self._arrived += len(data)
+        if self._turn is None:
+            self._handle_frames()
+
+    def _refuse(self) -> None:
+        """Answers a handshake that the library cannot read."""
+        problem = self.conn.handshake_exc
+        status = 431 if isinstance(problem, SecurityError) else 400
+        self.transport.write(refusal(status, f"The WebSocket handshake cannot be read: {problem}."))
+        self.transport.close()
+
+    def _handle_frames(self) -> None:
+        """Handles what waits, as far as it may now; reads on where nothing is left to do."""
+        self._turn, self._whole = None, False
+        now = self.loop.time()
+        if now >= self._turn_ends:
+            self._frames_left, self._turn_ends = FRAMES_A_TURN, now + TURN_S
+        while self._waiting and self.handshake_complete and not self.read_paused and not self.transport.is_closing():
+            if not self._frame_left:
+                self._frame_left = _frame_size(self._waiting)
+                if not self._frame_left:
+                    break
+                if not self._frames_left:
+                    self._frame_left, self._turn = 0, self.loop.call_at(self._turn_ends, self._handle_frames)
+                    break
+                self._frames_left -= 1
+                if _carries_nothing(self._waiting) and not self._may_be_empty(now):
+                    self._fail(POLICY, "too many control frames or empty fragments")
+                    break
+            piece = bytes(self._waiting[: self._frame_left])
+            del self._waiting[: len(piece)]
+            self._frame_left -= len(piece)
+            super().data_received(piece)
+        if self.transport.is_closing() or self.disconnected:
+            self._waiting.clear()
+            return
+        if self._turn is None and self.handshake_complete and not self.read_paused:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+        self._watch_sender()
+
+    def _may_be_empty(self, now: float) -> bool:
+        self._empty_left = min(self._empty_left + (now - self._empty_at) * EMPTY_RATE, MOST_EMPTY) - 1
+        self._empty_at = now
+        return self._empty_left >= 0
+
+    def _watch_sender(self) -> None:
+        """Takes room for a message that is arriving, and sees that it goes on arriving."""
+        pending = len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
         try:
             self._count(pending if pending > LARGEST_HELD else 0)
         except ToolwireError:
@@ -71,7 +149,6 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             return
         if self._whole or not (pending or self.frames):
             self._stop_looking()
-        self._arrived += len(data)
         if (pending or self.frames) and self._late is None:
             self._began, self._arrived = self.loop.time(), pending
             self._late = self.loop.call_later(BODY_IDLE_S, self._look_at_sender, pending)
@@ -82,9 +159,9 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self._late = None
 
     def _look_at_sender(self, before: int) -> None:
-        """So much had arrived at the last look: there must be more by now, at the least rate."""
+        """`before` had arrived at the last look. By now there must be more, at `BODY_RATE` at least, unless the server itself does not read."""
         due = (self.loop.time() - self._began - BODY_IDLE_S) * BODY_RATE
-        if not self.read_paused and (self._arrived <= before or self._arrived < due):
+        if not self.read_paused and self._turn is None and (self._arrived <= before or self._arrived < due):
             self._late = None
             self._fail(POLICY, "the message stopped arriving, or came too slowly")
             return
@@ -92,13 +169,38 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         self._whole = True
+        if self.curr_msg_data_type == "text":
+            try:
+                self.frames[0].decode()
+            except UnicodeDecodeError:
+                self._fail(INVALID_TEXT, "the message is not UTF-8")
+                return
         super().send_receive_event_to_app()
 
-    def _count(self, size: int) -> None:
-        if size > self._held:
-            self._room.take(size - self._held)
+    async def receive(self) -> Any:
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if self._turn is None:
+                self._turn = self.loop.call_later(0, self._handle_frames)
+        return message
+
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
         else:
-            self._room.left += self._held - size
+            self._pong = b"".join(self.conn.data_to_send())
+
+    def _count(self, size: int) -> None:
+        key: str = getattr(self, "scope", {}).get(ROOM_KEY, NOBODY)
+        if self._held and key != self._held_by:  # the handshake has said since whose connection it is
+            self._room.give(self._held, self._held_by)
+            self._held = 0
+        self._held_by = key
+        if size > self._held:
+            self._room.take(size - self._held, key)
+        elif size < self._held:
+            self._room.give(self._held - size, key)
         self._held = size
 
     def _fail(self, code: int, reason: str) -> None:
@@ -126,6 +228,22 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     # --- what the client reads -----------------------------------------------------------------------------------------------------------------
 
+    async def send(self, message: Any) -> None:
+        await self.writable.wait()
+        if self.transport.is_closing():  # by a frame that broke the protocol, say
+            raise ClientDisconnected
+        await super().send(message)
+        if message["type"] == "websocket.accept" and self._waiting:
+            self._handle_frames()
+        elif message["type"] == "websocket.http.response.body" and self.transport.is_closing():
+            self.handshake_complete = True  # refused; uvicorn would log an error
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        pong, self._pong = self._pong, b""
+        if pong:
+            self.transport.write(pong)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._reader_timer is None and self._slow_reader_s:
@@ -146,3 +264,21 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def _all_unread(self) -> int:
         return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
+
+
+def _frame_size(data: bytearray) -> int:
+    """The size of the frame that begins here, with its header; 0 while the header does not say it yet."""
+    if len(data) < 2:
+        return 0
+    size, header = data[1] & 0x7F, 2
+    if size > 125:
+        header = 4 if size == 126 else 10
+        if len(data) < header:
+            return 0
+        size = int.from_bytes(data[2:header], "big")
+    return header + (4 if data[1] & 0x80 else 0) + size
+
+
+def _carries_nothing(header: bytearray) -> bool:
+    """Whether the frame that begins here is a control frame, or an empty fragment with more to follow."""
+    return header[0] & 0x0F >= FIRST_CONTROL or not (header[0] & 0x80 or header[1] & 0x7F)

@@ -6,6 +6,7 @@ Rules:
 - The connection is only another way in and out. A message becomes the very request that a POST would have been, with a request id of its own, and is
   judged, limited, passed on, logged and counted as one; its key is looked up again.
 - One response is under way at a time. Messages that come meanwhile wait in line: `MOST_WAITING` of them, and no more bytes than one body may have.
+  They take the key's share of the room that arriving bodies have.
 - Lanes (`stream_id`) name conversations; their messages wait in the same line, and what is said to them carries the lane's name.
 - The last response of a lane is remembered (`gateway/memory.py`), also where nothing is stored; such turns are served by the process that remembers.
 - Whatever is wrong with a message is one `error` event in its place in line, and the connection goes on. A frame that breaks the protocol ends it.
@@ -31,7 +32,7 @@ from toolwire.errors import ToolwireError, error_object, status_of
 from toolwire.events import Failure
 from toolwire.gateway.memory import Memory
 from toolwire.ids import random_id
-from toolwire.surfaces.http.exchange import ClientGone, Exchange
+from toolwire.surfaces.http.exchange import ROOM_KEY, ClientGone, Exchange
 from toolwire.surfaces.http.forward import HOP
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ CREATE = "response.create"
 OWN_HEADERS = re.compile(rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop")
 """Headers of the handshake that say nothing about its messages."""
 TOLD_HEADERS = re.compile(rb"x-request-id|retry-after(?:-ms)?|x-ratelimit-.*|x-should-retry")
+TOO_MANY_WAIT = "Too many messages wait for the response that is under way. One response is made at a time; use several connections for more."
 TOO_OLD = ToolwireError(
     "invalid_request",
     f"This connection has reached its limit of {LIFETIME_S / 60:g} minutes. Open a new one to go on.",
@@ -79,9 +81,9 @@ class Sockets:
         """One connection, from its handshake to its end."""
         scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
         exchange = self._app.exchange({**scope, "method": "GET", "scheme": scheme}, receive, partial(_refusing, send))
-        await self._app.handled(exchange, lambda: self._serve(exchange, receive, send))
+        await self._app.handled(exchange, lambda: self._serve(exchange, scope, receive, send))
 
-    async def _serve(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+    async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         if HOP in exchange.headers:
             raise ToolwireError("permission", "Nodes pass no WebSockets on.")
@@ -91,7 +93,11 @@ class Sockets:
             raise ToolwireError("overloaded", "The server is shutting down.", retry_after_s=1)
         if self._by_key[key_id] >= MOST_PER_KEY:
             raise ToolwireError("rate_limit", f"This key has {MOST_PER_KEY} WebSocket connections open, the most there may be.", retry_after_s=1)
-        await send({"type": "websocket.accept", "headers": exchange.common})
+        scope[ROOM_KEY] = key_id
+        try:
+            await send({"type": "websocket.accept", "headers": exchange.common})
+        except OSError:  # the client left meanwhile
+            raise ClientGone from None
         exchange.started, exchange.status = True, 101
         connection = Connection(self._app, exchange, send, self._body_limit)
         self._open.add(connection)
@@ -100,6 +106,7 @@ class Sockets:
             await connection.run(receive)
         finally:
             self._open.discard(connection)
+            connection.forget()
             self._by_key[key_id] -= 1
             if not self._by_key[key_id]:
                 del self._by_key[key_id]
@@ -122,6 +129,7 @@ class Connection:
         self._app = app
         self._send = send
         self._body_limit = body_limit
+        self._room, self._room_key = app.room, exchange.room_key
         self._memory = Memory()
         self._lanes: set[str] = set()
         self._line: deque[bytes | _Refused] = deque()
@@ -181,17 +189,26 @@ class Connection:
         self._moved.set()
 
     def _taken(self, text: str | None) -> bytes | _Refused:
-        problem = ""
         raw = b"" if text is None else text.encode()
-        if text is None:
-            problem = "Messages are JSON text; this one was binary."
-        elif len(self._line) - self._refused >= MOST_WAITING or self._waiting + len(raw) > self._body_limit:
-            problem = "Too many messages wait for the response that is under way. One response is made at a time; use several connections for more."
-        if problem:
+        try:
+            if text is None:
+                raise ToolwireError("invalid_request", "Messages are JSON text; this one was binary.")
+            if len(self._line) - self._refused >= MOST_WAITING or self._waiting + len(raw) > self._body_limit:
+                raise ToolwireError("rate_limit", TOO_MANY_WAIT)
+            self._room.take(len(raw), self._room_key)
+        except ToolwireError as error:
             self._refused += 1
-            return _Refused(Failure("invalid_request" if text is None else "rate_limit", problem), _lane_of(raw))
+            return _Refused(error.failure, _lane_of(raw))
         self._waiting += len(raw)
         return raw
+
+    def _leaves_line(self, size: int) -> None:
+        self._waiting -= size
+        self._room.give(size, self._room_key)
+
+    def forget(self) -> None:
+        """The connection has ended: what still waits in line will not be answered."""
+        self._leaves_line(self._waiting)
 
     async def _work(self) -> tuple[int, str]:
         """Answers what is in line until there is a reason to close."""
@@ -231,7 +248,7 @@ class Connection:
             self._refused -= 1
             await self._fail(message.failure, message.lane)
             return
-        self._waiting -= len(message)
+        self._leaves_line(len(message))
         lane = ""
         try:
             members = _read_message(message)

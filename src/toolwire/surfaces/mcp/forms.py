@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from toolwire.surfaces.shown import clean, one_line
 from toolwire.surfaces.terminal import cards
-from toolwire.surfaces.terminal.shown import clean, one_line
 from toolwire.tools.contract import Approval, Decision, Tool, Touched
 
 APPROVE = "approve"
 REASON = "reason"
 MOST_REASON = 500
 
+_PROBLEM = "Approve, only to tell the model why this call cannot work?"
 _ASKED = {"run": "Approve this call?", "share": "Share the results that are picked below?"}
 
 
@@ -27,9 +28,8 @@ def message(approval: Approval, tool: Tool | None) -> str:
 
 def schema(approval: Approval) -> dict[str, Any]:
     """The form: flat, of booleans and one text, as elicitation has it."""
-    properties: dict[str, Any] = {
-        APPROVE: {"type": "boolean", "title": _ASKED[approval.stage], "description": "Not ticked: the call is refused.", "default": False}
-    }
+    asked = _PROBLEM if approval.shown.problem else _ASKED[approval.stage]
+    properties: dict[str, Any] = {APPROVE: {"type": "boolean", "title": asked, "description": "Not ticked: the call is refused.", "default": False}}
     properties |= {name: _pick(one) for name, one in picks(approval).items()}
     properties[REASON] = {
         "type": "string",

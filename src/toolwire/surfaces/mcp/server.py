@@ -24,7 +24,7 @@ from toolwire.surfaces.mcp import forms
 from toolwire.surfaces.mcp.calls import Call, Calls, Ways
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Outcome, Tool, ToolCall
-from toolwire.tools.executor import Toolbox
+from toolwire.tools.executor import UNEXPECTED, Toolbox
 from toolwire.tools.loop import marked
 
 log = logging.getLogger("toolwire.mcp")
@@ -91,6 +91,7 @@ class VaultServer:
         else:
             call = self.calls.begin(self._toolbox, self._approvals, asked, self._asking(context), self._ways_for(context))
             if call is None:
+                await self._approvals.refused(self._asking(context), asked.name, asked.arguments, "too many questions wait")
                 return refused(TOO_MANY)
         try:
             return await self._until_told(context, call)
@@ -171,7 +172,7 @@ class VaultServer:
         error = call.task.exception()
         if error is not None:
             log.error("the call of %s failed", call.call.name, exc_info=error)
-            return refused(f"Tool execution error: {error}")
+            return refused(UNEXPECTED)
         outcome = call.task.result()
         if outcome.status == "expired" and call.left is not None:
             return refused(f"{outcome.result['error']}. {IN_INBOX}" if call.ways.inbox else NO_WAY)

@@ -6,7 +6,7 @@ ask.py        `toolwire ask`: one question, for pipes and people
 note.py       `toolwire note`: a conversation that lives in a Markdown note; conversation_note.py reads and writes its format
 approvals.py  `toolwire approvals`: decide from a shell what any surface asks
 session.py    what they have in common: the gateway in this process, the store, the tools, who asks
-cards.py      what a person is shown of a question, as rows; shown.py makes foreign text safe to show
+cards.py      what a person is shown of a question, as rows
 rules.py      --allow rules
 surface.py    how a question is put: by keys, by lines, by rules
 keys.py       the keys themselves, the file picker, the line editor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +15,7 @@ from toolwire.gateway.keyring import FRESH_S
 from toolwire.gateway.keys import KeyLimits, KeyRecords, StoredKey
 from toolwire.gateway.store import Store
 from toolwire.surfaces import storing
-from toolwire.surfaces.terminal.shown import one_line
+from toolwire.surfaces.shown import as_json, one_line
 from toolwire.tables import table
 
 ACTIONS = ("add", "list", "revoke", "rotate")
@@ -65,7 +64,7 @@ def run_keys(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
     async with storing.opened(store):
         value, lines = await _DO[arguments.action](KeyRecords(store), arguments)
-    print(json.dumps(value, ensure_ascii=False) if arguments.json else "\n".join(lines))
+    print(as_json(value) if arguments.json else "\n".join(lines))
     return 0
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from toolwire.config import ConfigError
 from toolwire.gateway.store import Store
 from toolwire.surfaces import storing
+from toolwire.surfaces.shown import as_json, one_line
 from toolwire.surfaces.terminal import cards
-from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tables import table
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Arguments, Decision, Grant
@@ -35,7 +35,7 @@ def run_approvals(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
     async with storing.opened(store):
         value, lines = await _DO[arguments.action](Approvals(store), arguments)
-    print(json.dumps(value, ensure_ascii=False) if arguments.json else "\n".join(lines))
+    print(as_json(value) if arguments.json else "\n".join(lines))
     return 0
 
 

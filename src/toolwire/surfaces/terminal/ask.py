@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
 import sys
 from contextlib import aclosing, nullcontext
 from typing import Any
 
 from toolwire.config import ConfigError, Settings
+from toolwire.surfaces.shown import as_json
 from toolwire.surfaces.terminal import rules
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
@@ -53,7 +53,7 @@ async def _ask(arguments: argparse.Namespace, question: str, settings: Settings,
         with quiet_keyboard() if isinstance(screen, TerminalScreen) else nullcontext():
             told = await _turn(conversation, question, screen)
     if arguments.json:
-        print(json.dumps({"model": model, **told}, ensure_ascii=False))
+        print(as_json({"model": model, **told}))
     return 1 if told["ended"] in ("failed", "budget") else 0
 
 

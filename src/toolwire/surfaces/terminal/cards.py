@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from toolwire.surfaces.terminal.shown import clean, one_line, size
+from toolwire.surfaces.shown import LONGEST, clean, one_line, size
 from toolwire.tools.contract import Approval, Outcome, Preview, Tool, ToolCall, Touched
-from toolwire.tools.told import privacy_note
+from toolwire.tools.told import privacy_note, problem_note
 
 Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
 Row = tuple[Style, str]
@@ -32,6 +32,8 @@ def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool 
     rows.append(("dim", f"asked by {one_line(approval.model, 80)} ({approval.id})"))
     rows += [("label", "Arguments"), *_arguments(approval.arguments, whole)]
     rows += body(approval.shown, whole=whole)
+    if note := problem_note(approval.shown, one_line(approval.model, 80)):
+        rows += [("warning", f"This call cannot work: {one_line(approval.shown.problem, 600)}"), ("warning", note)]
     if tool is not None and (note := privacy_note(tool.effect, approval.stage, one_line(approval.model, 80))):
         rows.append(("warning", note))
     return rows
@@ -64,7 +66,7 @@ def clipped(approval: Approval) -> bool:
 
 
 def touched(one: Touched) -> str:
-    told = one.reason or "not found" if one.missing else size(one.size) if one.size is not None else ""
+    told = one_line(one.reason or "not found") if one.missing else size(one.size) if one.size is not None else ""
     return one_line(one.path, 300) + (f"  ({told})" if told else "")
 
 
@@ -76,7 +78,7 @@ def _arguments(arguments: Mapping[str, Any], whole: bool) -> list[Row]:
     rows: list[Row] = []
     for key, value in arguments.items():
         written = _written(value)
-        told = one_line(written, len(written) * 3 + 1 if whole else MOST_ARGUMENT)
+        told = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
         rows.append(("plain", f"  {one_line(str(key), 80)}: " + (f'"{told}"' if isinstance(value, str) else told)))
         if not whole and len(written) > MOST_ARGUMENT:
             rows.append(("warning", f"  … {len(written):,} characters: v shows all"))

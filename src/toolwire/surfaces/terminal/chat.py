@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolwire.config import Settings
+from toolwire.surfaces.shown import one_line
 from toolwire.surfaces.terminal import commands
 from toolwire.surfaces.terminal.cards import Row
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, require_extra, show
 from toolwire.surfaces.terminal.session import Session, ToolSource, opened, person_is_here, settings_of
-from toolwire.surfaces.terminal.shown import one_line
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.approvals import LIFETIME_S
 from toolwire.tools.loop import Conversation

@@ -20,9 +20,9 @@ from prompt_toolkit.layout import Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
 from prompt_toolkit.validation import ValidationError, Validator
 
+from toolwire.surfaces.shown import one_line
 from toolwire.surfaces.terminal import cards
 from toolwire.surfaces.terminal.screen import drop_typed_ahead
-from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tools.contract import Touched
 
 SETTLE_S = 0.5

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from toolwire import disk
 from toolwire.config import ConfigError, Settings
+from toolwire.surfaces.shown import one_line
 from toolwire.surfaces.terminal import conversation_note, rules
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
-from toolwire.surfaces.terminal.shown import one_line
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.loop import Called, Conversation, Ended, Said
 from toolwire.vault.edits import dominant

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown
 from rich.segment import Segment, Segments
 
-from toolwire.surfaces.terminal.shown import clean
+from toolwire.surfaces.shown import prose
 
 WIDEST = 100
 SOONEST_S = 0.05
@@ -110,7 +110,7 @@ class Painter:
         self._ended = False
 
     def feed(self, text: str) -> None:
-        for block in self._blocks.feed(clean(text)):
+        for block in self._blocks.feed(prose(text)):
             self._paint(block, last=True)
         if self._clock() >= self._due:
             self._paint_open()

@@ -9,6 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from toolwire.surfaces.shown import one_line
+
 SAME, DIFFERENT, UNREADABLE = 0, 1, 2
 WIDTH = 400
 
@@ -30,7 +32,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
         print(f"toolwire: {arguments.file}: {error.strerror or error}", file=sys.stderr)
         return UNREADABLE
     except RecordingError as error:
-        print(f"toolwire: {arguments.file}: {error}", file=sys.stderr)
+        print(f"toolwire: {arguments.file}: {one_line(str(error), 400)}", file=sys.stderr)
         return UNREADABLE
     if arguments.json:
         print(json.dumps(told.as_json()))
@@ -38,7 +40,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
         print("same: the client would get what it got")
     else:
         for one in told.differences:
-            print(f"{one['where']}\n  then  {_line(one['then'])}\n  now   {_line(one['now'])}")
+            print(f"{one_line(one['where'])}\n  then  {_line(one['then'])}\n  now   {_line(one['now'])}")
         count = len(told.differences)
         print(f"different: {count} {'place' if count == 1 else 'places'}")
     return SAME if told.same else DIFFERENT

@@ -51,8 +51,8 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
     fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
     by = f"rule {', '.join(rule.written for rule in meant)}"
     if meant and shown.pick and (fitting or not shown.touched or whole or approval.stage == "share"):  # a search that found nothing that fits has run
-        return Decision(True, picked=fitting), by
+        return Decision(True, picked=fitting, standing=True), by
     searches = effect == "search" and approval.stage == "run"
     if meant and not shown.pick and (shown.touched or whole or searches) and len(fitting) == len(shown.touched):
-        return Decision(True, within=tuple(rule.glob for rule in meant) if searches and not whole else ()), by
+        return Decision(True, within=tuple(rule.glob for rule in meant) if searches and not whole else (), standing=True), by
     return Decision(False, reason="no --allow rule covers this call, and there is nobody to ask"), "no rule"

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from toolwire.config import ConfigError
+from toolwire.surfaces.shown import clean, one_line, prose
 from toolwire.surfaces.terminal import cards
 from toolwire.surfaces.terminal.cards import Row
-from toolwire.surfaces.terminal.shown import clean, one_line
 from toolwire.tools import loop
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class PlainScreen:
         self._at_start = True
 
     def said(self, text: str) -> None:
-        self._out.write(text.encode("utf-8", "replace").decode() if self._raw else clean(text))
+        self._out.write(text.encode("utf-8", "replace").decode() if self._raw else prose(text))
         self._out.flush()
         self._at_start = text.endswith("\n")
 
@@ -139,7 +139,7 @@ class TerminalScreen:
             self.pause()
             self._mode = "thought"
         begin, end = ("", "") if self.console.no_color else THOUGHT
-        self._write(begin + clean(text) + end)
+        self._write(begin + prose(text) + end)
         self._at_start = text.endswith("\n")
 
     def rows(self, rows: Sequence[Row]) -> None:

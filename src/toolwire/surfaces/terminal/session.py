@@ -18,7 +18,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.store import Store
 from toolwire.ids import random_id
 from toolwire.surfaces import storing
-from toolwire.surfaces.terminal.shown import one_line
+from toolwire.surfaces.shown import one_line
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.contract import Asking, Tool
 from toolwire.tools.executor import Executor, Toolbox

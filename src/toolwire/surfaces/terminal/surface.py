@@ -7,7 +7,6 @@ lapses.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,9 +14,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from toolwire.errors import ToolwireError
+from toolwire.surfaces.shown import as_json, one_line
 from toolwire.surfaces.terminal import cards, rules
 from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead, has_extra
-from toolwire.surfaces.terminal.shown import one_line
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed
 from toolwire.tools.executor import Toolbox
@@ -188,13 +187,13 @@ class KeySurface(_PersonSurface):
         def check(text: str) -> Arguments:
             return toolbox.arguments(tool.name, text or "not JSON")
 
-        before = json.dumps(dict(question.now().arguments), ensure_ascii=False)
+        before = as_json(dict(question.now().arguments))
         written = await self.unless_decided(question.approval, line("Arguments (JSON; esc: back): ", before, check))
         if written is None or written == before:
             return
         try:
             arguments = check(written)
-            question.edit(arguments, await tool.preview(arguments))
+            question.edit(arguments, await toolbox.preview(tool.name, arguments))
         except ToolFailed as error:
             self.screen.rows([("warning", one_line(str(error), 300))])
 
@@ -239,6 +238,8 @@ class _Question:
 
     def text(self, place: str) -> str:
         approve = "pick and approve" if self.approval.shown.pick and self.edited is None else "approve"
+        if self.shown.problem:
+            approve = "approve, only to tell the reason"
         if self.remember != "once":
             approve += f", remembered for {_scope_words(self.remember, self.folder)}"
         words = {"a": approve, "d": "deny", "e": "edit", "r": "remember…", "v": "view all"}
@@ -255,6 +256,7 @@ class LineSurface(_PersonSurface):
 
     async def put(self, approval: Approval, place: str) -> None:
         hint = "numbers such as 1,3 or all: approve these" if approval.shown.pick else "a: approve"
+        hint += ", only to tell the reason" if approval.shown.problem else ""
         while True:
             await asyncio.sleep(SETTLE_S)
             drop_typed_ahead()

@@ -17,7 +17,8 @@ from typing import Any
 
 from toolwire.config import ConfigError
 from toolwire.configfile import load
-from toolwire.surfaces.terminal.shown import clean
+from toolwire.surfaces import shown
+from toolwire.surfaces.shown import clean
 from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
 from toolwire.vault.search import MOST_RESULTS, search
 
@@ -129,7 +130,7 @@ def _tell_refresh(done: Refresh, count: int, as_json: bool) -> None:
 def _tell_found(found: Found, as_json: bool) -> int:
     """Exit status 1 when nothing was found, as grep has it."""
     if as_json:
-        print(json.dumps(asdict(found), ensure_ascii=False))
+        print(shown.as_json(asdict(found)))
     else:
         for hit in found.hits:
             where = f" › {' › '.join(hit.headings)}" if hit.headings else ""

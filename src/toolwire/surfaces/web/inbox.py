@@ -17,7 +17,7 @@ from toolwire.errors import ToolwireError
 from toolwire.surfaces.web.context import Row, Web, body, field, number
 from toolwire.tools.contract import Approval, Decision, Grant, Scope, Status, Tool, ToolFailed
 from toolwire.tools.executor import Toolbox
-from toolwire.tools.told import folder_of, privacy_note
+from toolwire.tools.told import folder_of, privacy_note, problem_note
 
 log = logging.getLogger("toolwire.web")
 LOOK_EVERY_S = 0.5
@@ -95,10 +95,10 @@ class InboxApi:
         if toolbox is None:
             raise ToolwireError("invalid_request", "The vault of this question is not open here; its arguments can not be changed on this page.")
         try:
-            shown = await toolbox.tools[approval.tool].preview(toolbox.checked(approval.tool, arguments))
+            shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
         except ToolFailed as error:
             raise ToolwireError("invalid_value", str(error), param="arguments") from None
-        return {"shown": shown.to_json(), "digest": shown.digest}
+        return {"shown": shown.to_json(), "digest": shown.digest, "problem_note": problem_note(shown, approval.model)}
 
     async def decide(self, request: Request) -> dict[str, Any]:
         given = await body(request)
@@ -165,6 +165,7 @@ class InboxApi:
             "schema": dict(tool.parameters) if tool is not None else {},
             "shown": approval.shown.to_json(),
             "digest": approval.shown.digest,
+            "problem_note": problem_note(approval.shown, approval.model),
             "token": approval.token,
             "status": approval.status,
             "decided_at": approval.decided_at,

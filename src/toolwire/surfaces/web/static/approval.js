@@ -96,6 +96,9 @@ class Dialog {
   }
 
   enable() {
+    const asked = this.questions.filter((one) => one.pending)
+    const broken = asked.length > 0 && asked.every((one) => one.shown.problem)
+    text(this.approve, broken ? 'Approve and Tell the Reason' : 'Approve and Execute')
     for (const button of [this.approve, this.deny, this.close])
       button.setAttribute('aria-disabled', String(this.inert || (button === this.approve && !this.ready)))
   }

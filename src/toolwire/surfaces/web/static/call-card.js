@@ -19,7 +19,7 @@ export class CallCard {
     this.part = part
     this.model = model
     this.review = review
-    this.node = h('section', { class: 'call-card', 'aria-label': `Tool call: ${part.title || part.name}` })
+    this.node = h('section', { class: 'call-card', 'aria-label': `Tool call: ${visible(part.title || part.name)}` })
     this.draw()
   }
 
@@ -41,13 +41,13 @@ export class CallCard {
         h(
           'span',
           { class: 'call-title' },
-          part.title || part.name,
-          part.title && part.title !== part.name ? h('code', { class: 'call-name' }, part.name) : null,
+          visible(part.title || part.name),
+          part.title && part.title !== part.name ? h('code', { class: 'call-name' }, visible(part.name)) : null,
         ),
         h('span', { class: `badge ${kind}` }, icon(drawn, 12), words),
       ),
       this.given(),
-      part.notice ? h('p', { class: 'call-notice' }, part.notice) : null,
+      part.notice ? h('p', { class: 'call-notice' }, visible(part.notice)) : null,
       waits ? h('div', { class: 'row' }, h('button', { type: 'button', class: 'button small', onclick: this.review }, 'Review')) : null,
       part.shared?.length ? this.shared() : null,
       Object.keys(part.unread ?? {}).length ? this.unread() : null,
@@ -74,7 +74,7 @@ export class CallCard {
 
   shared() {
     const { name, shared } = this.part
-    const words = /^note_(?:write|edit)$/.test(name) ? 'Changed' : `Shared with ${this.model || 'the model'}`
+    const words = /^note_(?:write|edit)$/.test(name) ? 'Changed' : `Shared with ${visible(this.model || 'the model')}`
     return this.paths(words, shared)
   }
 

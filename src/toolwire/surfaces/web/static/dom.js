@@ -3,6 +3,8 @@
 // Law: everything foreign (what a model wrote, notes, arguments, names, errors) is text. Nothing here takes markup; there is no way to hand any in.
 // `h` refuses what could become a script: handlers that are no functions, inline styles, and addresses that are neither of this server nor of the web.
 
+export { visible } from './invisible.js'
+
 const SVG = 'http://www.w3.org/2000/svg'
 const SAFE_HREF = /^(?:https?:|mailto:|blob:|[/#?])/i
 const PROPERTIES = new Set(['value', 'checked', 'disabled', 'open', 'hidden', 'indeterminate', 'readOnly', 'selected', 'tabIndex', 'htmlFor'])
@@ -66,14 +68,6 @@ export function text(node, value) {
 export function clear(node, ...children) {
   node.replaceChildren(...nodes(children))
   return node
-}
-
-/** Text whose invisible and direction-changing characters can be seen: a path must not look like another. */
-export function visible(value) {
-  return String(value).replace(
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g,
-    (char) => `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`,
-  )
 }
 
 // --- icons ---------------------------------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ export function grantEntry(grant, { api, revoked, failed }) {
   )
   async function revoke() {
     const content = [
-      h('p', null, h('code', null, grant.tool), ` will ask again before each call of ${grant.model || 'the model'}.`),
+      h('p', null, h('code', null, visible(grant.tool)), ` will ask again before each call of ${visible(grant.model || 'the model')}.`),
       h('p', { class: 'muted' }, 'What was shared or changed already stays as it is.'),
     ]
     if (!(await confirmed({ title: 'Revoke this grant?', content, yes: 'Revoke', danger: true }))) return
@@ -50,7 +50,7 @@ export function grantEntry(grant, { api, revoked, failed }) {
       h(
         'div',
         { class: 'row' },
-        h('code', { class: 'strong' }, grant.tool),
+        h('code', { class: 'strong' }, visible(grant.tool)),
         h('span', { class: 'badge' }, scope),
         h('span', { class: 'muted small' }, STAGES[grant.stage] ?? grant.stage),
       ),

@@ -1,11 +1,11 @@
 // The inbox's log: every decision and every run, newest first.
 
-import { bytes, clear, counted, h, text } from './dom.js'
+import { bytes, clear, counted, h, text, visible } from './dom.js'
 import { SURFACES } from './inbox-entries.js'
 import { keyed, moreButton } from './inbox-lists.js'
 
 const LOG_PAGE = 200
-const EVENTS = { approved: 'ok', denied: 'bad', expired: 'warn', failed: 'bad' }
+const EVENTS = { approved: 'ok', denied: 'bad', expired: 'warn', failed: 'bad', refused: 'warn' }
 const COLUMNS = ['When', 'Event', 'Tool', 'Model', 'Arguments', 'Result', 'Note']
 
 export function auditTab(context, empty) {
@@ -80,11 +80,11 @@ function auditRow(row) {
     { role: 'row' },
     cell('When', moment(row.at)),
     cell('Event', h('span', { class: `badge ${EVENTS[row.event] ?? ''}` }, row.event)),
-    cell('Tool', h('span', { class: 'mono' }, row.tool)),
-    cell('Model', h('div', null, h('span', { class: 'mono' }, row.model), h('div', { class: 'muted' }, SURFACES[row.surface] ?? row.surface))),
+    cell('Tool', h('span', { class: 'mono' }, visible(row.tool))),
+    cell('Model', h('div', null, h('span', { class: 'mono' }, visible(row.model)), h('div', { class: 'muted' }, SURFACES[row.surface] ?? row.surface))),
     cell('Arguments', hash('arguments', row.arguments_sha256)),
     cell('Result', row.bytes ? h('div', null, bytes(row.bytes), hash('result', row.result_sha256)) : null),
-    cell('Note', row.note ? h('span', null, row.note) : null),
+    cell('Note', row.note ? h('span', null, visible(row.note)) : null),
   )
 }
 

@@ -41,7 +41,7 @@ export function pendingEntry(approval, context, refresh) {
   async function refuse() {
     const reason = h('input', { class: 'input', id: 'deny-reason', maxlength: '500', autocomplete: 'off', placeholder: 'Optional' })
     const content = [
-      h('p', null, h('strong', null, approval.title), ` for ${approval.model} will not happen.`),
+      h('p', null, h('strong', null, visible(approval.title)), ` for ${visible(approval.model)} will not happen.`),
       h(
         'div',
         { class: 'field' },
@@ -94,7 +94,7 @@ export function settledEntry(approval) {
       { class: 'case-main' },
       h('div', { class: 'row' }, head(approval), h('span', { class: `badge ${kind}` }, approval.status)),
       h('p', { class: 'case-touches' }, granted(approval)),
-      decision?.reason ? h('p', { class: 'case-reason' }, `“${decision.reason}”`) : null,
+      decision?.reason ? h('p', { class: 'case-reason' }, `“${visible(decision.reason)}”`) : null,
       origin(approval, h('span', null, `${by}, `, when(approval.decided_at ?? approval.expires_at))),
       h('details', { class: 'unfold' }, h('summary', null, 'Details'), details(approval)),
     ),
@@ -105,7 +105,7 @@ function head(approval) {
   const stage = approval.stage === 'share' ? 'shares results' : { write: 'changes files', read: 'reads', search: 'searches' }[approval.effect]
   return [
     icon({ write: 'pencil', read: 'file', search: 'search' }[approval.effect] ?? 'tool'),
-    h('h2', { class: 'case-title' }, approval.title),
+    h('h2', { class: 'case-title' }, visible(approval.title)),
     stage ? h('span', { class: `badge ${approval.effect === 'write' ? 'warn' : ''}` }, stage) : null,
   ]
 }
@@ -117,7 +117,7 @@ function origin(approval, ...more) {
     { class: 'case-origin' },
     h('span', { class: 'mono' }, visible(approval.model)),
     h('span', null, SURFACES[approval.surface] ?? approval.surface),
-    vault ? h('span', { title: approval.vault }, icon('folder', 14), ' ', vault) : null,
+    vault ? h('span', { title: visible(approval.vault) }, icon('folder', 14), ' ', visible(vault)) : null,
     more,
   )
 }
@@ -125,6 +125,7 @@ function origin(approval, ...more) {
 /** A short line of what a call would touch. */
 function touches({ shown, arguments: given }) {
   const paths = shown.touched
+  if (shown.problem) return [h('strong', null, 'Cannot work: '), visible(shown.problem)]
   if (shown.summary) return visible(shown.summary)
   if (paths.length) return [pathsOf(paths), sized(paths)]
   const words = visible(JSON.stringify(given))
@@ -156,7 +157,7 @@ function granted(approval) {
     out.push(touches(approval))
   }
   if (decision.arguments) out.push(h('span', { class: 'badge' }, 'arguments changed'))
-  const remembered = { session: 'for the conversation', folder: `for ${decision.folder || 'its folder'}`, tool: 'for the whole tool' }[
+  const remembered = { session: 'for the conversation', folder: `for ${visible(decision.folder || 'its folder')}`, tool: 'for the whole tool' }[
     decision.remember
   ]
   if (remembered) out.push(h('span', { class: 'badge' }, `remembered ${remembered}`))
@@ -165,7 +166,7 @@ function granted(approval) {
 
 function decider(by) {
   if (!by) return ''
-  return by.startsWith('grant ') ? 'by a remembered grant' : (DECIDERS[by] ?? `by ${by}`)
+  return by.startsWith('grant ') ? 'by a remembered grant' : (DECIDERS[by] ?? `by ${visible(by)}`)
 }
 
 function details({ id, session, arguments: given, decision, shown, created_at: asked }) {
@@ -202,6 +203,6 @@ function touchedLine(one, decision) {
     icon(shared ? 'check' : 'close', 14),
     h('span', { class: 'visually-hidden' }, shared ? 'Granted: ' : 'Not granted: '),
     h('span', { class: 'mono' }, visible(one.path)),
-    one.missing ? h('span', { class: 'badge warn' }, one.reason || 'not there') : h('span', { class: 'muted small' }, bytes(one.size)),
+    one.missing ? h('span', { class: 'badge warn' }, visible(one.reason || 'not there')) : h('span', { class: 'muted small' }, bytes(one.size)),
   )
 }

@@ -38,7 +38,7 @@ export class Picks {
         'span',
         { class: 'pick-name' },
         h('span', { class: 'pick-file' }, visible(name)),
-        one.missing ? h('span', { class: 'badge warn' }, one.reason || 'not found') : h('span', { class: 'pick-size' }, bytes(one.size)),
+        one.missing ? h('span', { class: 'badge warn' }, visible(one.reason || 'not found')) : h('span', { class: 'pick-size' }, bytes(one.size)),
       ),
       name === one.path ? null : h('span', { class: 'pick-path mono' }, visible(one.path)),
       one.snippet ? h('span', { class: 'pick-snippet' }, visible(one.snippet)) : null,

@@ -21,6 +21,12 @@ let count = 0
 
 const sentence = (words) => words.slice(0, 1).toUpperCase() + words.slice(1)
 
+/** Why a call cannot work, and what approving it means then. */
+function problem(reason, note) {
+  const words = [h('p', null, h('strong', null, 'This call cannot work: '), visible(reason)), h('p', null, visible(note))]
+  return h('div', { class: 'banner warn question-problem', role: 'note' }, icon('warning'), h('div', { class: 'banner-words' }, words))
+}
+
 export class Question {
   /** `several`: there are others in the dialog. `onchange`: what is shown has changed, so nothing may be decided for a moment. */
   constructor(approval, several, onchange) {
@@ -29,6 +35,7 @@ export class Question {
     this.id = `question-${(count += 1)}`
     this.open = true
     this.shown = approval.shown
+    this.problemNote = approval.problem_note
     this.fate = '' // what became of it, when that was not decided here
     this.edited = null // arguments, when they were changed
     this.seen = ''
@@ -79,7 +86,7 @@ export class Question {
       this.arguments.node,
     )
     const asked = share ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given) : given
-    const order = one.shown.diff ? [this.preview, asked] : [asked, this.preview] // of a change, what it changes comes first
+    const order = one.shown.diff || one.shown.problem ? [this.preview, asked] : [asked, this.preview] // what it changes comes first
     this.body.append(...[...order, this.note(), this.remember()].filter(Boolean))
     this.node = h('section', { class: 'question', 'aria-labelledby': `${this.id}-title` }, choice, head, this.said, this.body)
     this.drawPreview((touched) => this.first(touched))
@@ -136,8 +143,11 @@ export class Question {
     const { shown, approval } = this
     this.picks = null
     const parts = []
+    if (shown.problem) parts.push(problem(shown.problem, this.problemNote))
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
-    if (shown.touched.length && !shown.diff) {
+    if (shown.problem) {
+      // There is nothing to pick from, and nothing to show.
+    } else if (shown.touched.length && !shown.diff) {
       const legend = !shown.pick ? 'Files' : approval.stage === 'share' ? 'Select results to share:' : 'Select files to share:'
       this.picks = new Picks(shown, { legend, chosen, model: approval.model })
       parts.push(this.picks.node)
@@ -158,7 +168,7 @@ export class Question {
     } else if (!this.arguments.changed) {
       this.edited = null
       this.seen = ''
-      this.show(this.approval.shown)
+      this.show(this.approval.shown, this.approval.problem_note)
     } else {
       this.say('', 'Looking at what the edited call would touch…')
       this.timer = setTimeout(() => this.look(value), WAIT_MS)
@@ -169,14 +179,14 @@ export class Question {
   async look(value) {
     this.asking = new AbortController()
     try {
-      const { shown, digest } = await api.post(
+      const { shown, digest, problem_note: note } = await api.post(
         `/approvals/${encodeURIComponent(this.approval.id)}/preview`,
         { arguments: value },
         { signal: this.asking.signal },
       )
       this.edited = value
       this.seen = digest
-      this.show(shown)
+      this.show(shown, note)
     } catch (error) {
       if (error.name === 'AbortError') return
       this.say('bad', error.message)
@@ -185,11 +195,12 @@ export class Question {
   }
 
   /** What the call as it stands would touch. What was deselected stays so. */
-  show(shown) {
+  show(shown, note) {
     const refused = new Set(
       (this.picks?.touched ?? []).filter((one) => !one.missing && !this.picks.boxes.get(one.key)?.checked).map((one) => one.key),
     )
     this.shown = shown
+    this.problemNote = note
     this.drawPreview((one) => this.first(one) && !refused.has(one.key))
     this.ready = true
     this.say('', this.edited === null ? '' : 'You edited the arguments. This is what the edited call would touch.')

@@ -81,8 +81,4 @@ export function callNames(names) {
   return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(', ')
 }
 
-/** The text with what can not be seen, or turns the direction of what follows, written out: \u202e instead of letters that run backwards. */
-export function visible(words) {
-  return words.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`)
-}
-const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
+export { escaped as visible } from './invisible.js'

@@ -1,0 +1,168 @@
+"""Arguments as servers with tools of their own send them, passed on as one JSON object.
+
+`NativeArguments` is a transducer: pieces of any size go in, and what can be sent goes out. A valid JSON object passes
+verbatim. These deviations are repaired:
+
+    null, None                         {}                     '{}' or null, then the arguments   the arguments
+    a JSON string that holds them      the object inside      slips that `JsonFlow` repairs      strict JSON
+
+Anything else passes as it is. Little is held back: `{` until the next character shows that the object is not empty, an
+empty object until something follows or the call ends, a comma until the next token, and a JSON string until it is whole.
+What was sent is never contradicted (law 6), and the splits do not matter (law 4). Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+
+from toolwire.emulate.arguments import JsonFlow
+
+NULL = "null_arguments"
+EMPTY_FIRST = "empty_object_first"
+ENCODED = "encoded_twice"
+MOST_LAYERS = 3
+"""Strings in strings that are opened."""
+MOST_EMPTY = 8
+"""Empty values that may come before the arguments."""
+_NULLS = ("null", "None")
+_FAILED = ("malformed_json", "too_deep")
+
+UNDECIDED, STRING, OBJECT, RAW = range(4)
+
+
+class NativeArguments:
+    """The arguments of one call. `feed` pieces, then `finish`; both return what can be sent."""
+
+    __slots__ = ("_flow", "_held", "_issues", "_layers", "_rest", "_state", "cut")
+
+    def __init__(self, layers: int = MOST_LAYERS) -> None:
+        self._state = UNDECIDED
+        self._held: list[str] = []
+        self._flow = JsonFlow()
+        self._rest = ""
+        self._issues: list[str] = []
+        self._layers = layers
+        self.cut = False
+        """After `finish`: the arguments broke off before they were complete."""
+
+    @property
+    def issues(self) -> tuple[str, ...]:
+        """What was repaired. Empty: what came out is what went in."""
+        return (*self._issues, *(issue for issue in self._flow.issues if issue not in _FAILED))
+
+    @property
+    def hollow(self) -> bool:
+        """Nothing but an empty object or null has come so far."""
+        return self._state == UNDECIDED
+
+    def feed(self, text: str) -> str:
+        if self._state == OBJECT:
+            return self._run(text)
+        if self._state == RAW:
+            return text
+        self._held.append(text)
+        if self._state == STRING or not text or text.isspace():
+            return ""
+        held = "".join(self._held)
+        self._held = [held]
+        return self._decide(held)
+
+    def finish(self) -> str:
+        """The call is over: what was held back."""
+        state, self._state = self._state, RAW
+        if state == OBJECT:
+            self.cut = True
+            return self._flow.flush() + self._rest
+        held = "".join(self._held)
+        self._held = []
+        if state == STRING:
+            return self._opened(held)
+        return self._hollow(held) if state == UNDECIDED else ""
+
+    def _decide(self, held: str) -> str:
+        """Looks at the beginning of the arguments. Empty values that something else follows are left out."""
+        text = first = held.lstrip()
+        for _ in range(MOST_EMPTY):
+            if text[0] == '"':
+                self._state = STRING
+                return ""
+            size = _empty_size(text)
+            if size is None:
+                return ""  # more is needed to tell
+            behind = text[size:].lstrip()
+            if not behind:
+                return ""
+            if not size or behind[0] not in '{"nN':
+                break
+            text = behind
+        if size or text[0] != "{":
+            self._state = RAW
+            return held
+        self._state, self._held = OBJECT, []
+        if text is first:
+            return self._run(held)
+        self._issues.append(EMPTY_FIRST)
+        return self._run(text)
+
+    def _run(self, text: str) -> str:
+        buffer, flow = self._rest + text if self._rest else text, self._flow
+        stop = flow.run(buffer, 0)
+        self._rest = buffer[stop:]
+        if not (flow.done or flow.failed):
+            return flow.take()
+        self._state = RAW  # what follows the object, or the error, passes as it is
+        return flow.take() + self._rest
+
+    def _hollow(self, held: str) -> str:
+        """All that came is an empty value, or several, or the beginning of one."""
+        text = held.strip()
+        while (size := _empty_size(text)) and (behind := text[size:].lstrip()):
+            text = behind
+        if text in _NULLS:
+            self._issues.append(NULL)
+            return "{}"
+        if size is None:
+            self.cut = bool(text)
+            return held
+        if text != held.strip():
+            self._issues.append(EMPTY_FIRST)
+            return text
+        return held
+
+    def _opened(self, held: str) -> str:
+        """A JSON string: the object that it holds, or the string as it is."""
+        text = held[held.index('"') :].strip()
+        try:
+            inner = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self.cut = "Unterminated" in str(error)
+            return held
+        if not inner.strip():
+            inner = "{}"
+        if not self._layers or not _is_object(opened := normalized(inner, self._layers - 1)):
+            return held
+        self._issues.append(ENCODED)
+        return opened
+
+
+def _empty_size(text: str) -> int | None:
+    """The size of the empty value that the text begins with; 0: it begins with something else; None: more is needed to tell."""
+    if text[:1] == "{":
+        inner = text[1:].lstrip()
+        return None if not inner else len(text) - len(inner) + 1 if inner[0] == "}" else 0
+    if any(text.startswith(word) for word in _NULLS):
+        return 4
+    return None if any(word.startswith(text) for word in _NULLS) else 0
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def normalized(arguments: str, layers: int = MOST_LAYERS) -> str:
+    """Whole arguments, as their pieces come out."""
+    flow = NativeArguments(layers)
+    return flow.feed(arguments) + flow.finish()

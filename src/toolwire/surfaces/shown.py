@@ -1,0 +1,97 @@
+"""Makes text from outside safe to show: it cannot drive the terminal, and nothing in it is invisible or reordered.
+
+What a model, a note or a server says may hold characters that nobody sees: controls, characters without a shape, and
+those that turn the direction of writing. A person who decides must see them, so each is written out. The pages do the
+same with the same ranges (`invisible.js`); a test compares both over all of Unicode.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+INVISIBLE: tuple[tuple[int, int], ...] = (
+    (0x00, 0x08),  # controls, except tab and line feed
+    (0x0B, 0x1F),
+    (0x7F, 0x9F),
+    (0xAD, 0xAD),  # soft hyphen
+    (0x34F, 0x34F),  # combining grapheme joiner
+    (0x61C, 0x61C),  # Arabic letter mark
+    (0x115F, 0x1160),  # Hangul fillers
+    (0x17B4, 0x17B5),  # Khmer inherent vowels
+    (0x180B, 0x180F),  # Mongolian variation selectors and vowel separator
+    (0x200B, 0x200F),  # zero width space and joiners, direction marks
+    (0x2028, 0x202E),  # line and paragraph separator, direction embeddings and overrides
+    (0x2060, 0x206F),  # word joiner, invisible operators, direction isolates
+    (0x2800, 0x2800),  # braille blank
+    (0x3164, 0x3164),  # Hangul filler
+    (0xD800, 0xF8FF),  # half characters (surrogates), private use
+    (0xFDD0, 0xFDEF),  # noncharacters
+    (0xFE00, 0xFE0F),  # variation selectors
+    (0xFEFF, 0xFEFF),  # byte order mark
+    (0xFFA0, 0xFFA0),  # halfwidth Hangul filler
+    (0xFFF0, 0xFFFC),  # unassigned, interlinear annotation, object replacement
+    (0xFFFE, 0xFFFF),  # noncharacters
+    (0x13430, 0x13442),  # Egyptian format controls and blanks
+    (0x1BCA0, 0x1BCA3),  # shorthand format controls
+    (0x1D159, 0x1D159),  # null notehead
+    (0x1D173, 0x1D17A),  # musical format controls
+    (0xE0000, 0xE0FFF),  # tags and variation selectors
+    (0xF0000, 0x10FFFF),  # private use
+)
+"""First and last code point of each range: Unicode's Default_Ignorable_Code_Point, and what else shows nothing."""
+
+_JOINERS = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))
+"""Parts of emoji and of some scripts' ordinary writing. Prose keeps them."""
+
+
+def _pattern(without: str = "") -> re.Pattern[str]:
+    kept = f"(?![{without}])" if without else ""
+    return re.compile(kept + "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in INVISIBLE) + "]")
+
+
+_UNSEEN, _UNSEEN_IN_PROSE = _pattern(), _pattern(_JOINERS)
+_PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
+UNITS = ("B", "kB", "MB", "GB")
+LONGEST = len("⟨U+10FFFF⟩")
+"""The most characters that one becomes."""
+
+
+def clean(text: str) -> str:
+    """The text with everything invisible written out, except line ends and tabs: `␛`, `⟨U+200B⟩`."""
+    return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n"))
+
+
+def prose(text: str) -> str:
+    """`clean` for text that nobody decides on: the joiners inside emoji and words stay."""
+    return _UNSEEN_IN_PROSE.sub(_written_out, text.replace("\r\n", "\n"))
+
+
+def _written_out(found: re.Match[str]) -> str:
+    return _PICTURES.get(found[0]) or f"⟨U+{ord(found[0]):04X}⟩"
+
+
+def one_line(text: str, width: int = 200) -> str:
+    """The text on one line, cut at `width` characters."""
+    flat = clean(text).replace("\n", " ⏎ ").replace("\t", " ")
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def as_json(value: Any) -> str:
+    """JSON on one line that stays readable, with everything invisible escaped: the same value, and safe to print."""
+    return _UNSEEN.sub(_escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def size(count: int) -> str:
+    """A number of bytes as people write it: `17 B`, `4.2 kB`."""
+    amount = float(count)
+    for unit in UNITS:
+        if amount < 1000 or unit == UNITS[-1]:
+            break
+        amount /= 1000
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

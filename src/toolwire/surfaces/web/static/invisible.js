@@ -1,0 +1,23 @@
+// Characters that nobody sees: controls, characters without a shape, and those that turn the direction of writing.
+//
+// The same ranges as `INVISIBLE` in surfaces/shown.py, which names them. A test compares both over all of Unicode.
+
+const RANGES = [
+  String.raw`\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}`,
+  String.raw`\u{17b4}-\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}`,
+  String.raw`\u{2800}\u{3164}\u{d800}-\u{f8ff}\u{fdd0}-\u{fdef}\u{fe00}-\u{fe0f}\u{feff}\u{ffa0}`,
+  String.raw`\u{fff0}-\u{fffc}\u{fffe}-\u{ffff}\u{13430}-\u{13442}\u{1bca0}-\u{1bca3}\u{1d159}`,
+  String.raw`\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}\u{f0000}-\u{10ffff}`,
+]
+const INVISIBLE = new RegExp(`[${RANGES.join('')}]`, 'gu')
+
+/** The text with everything invisible written out: what a person decides on must not look like something else. */
+export function visible(value) {
+  return String(value).replace(INVISIBLE, (char) => `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`)
+}
+
+/** The same as escapes of JSON, for text as it went over the wire: \u202e. Line ends stay. */
+export function escaped(value) {
+  const unit = (code) => `\\u${code.toString(16).padStart(4, '0')}`
+  return value.replace(INVISIBLE, (char) => (char === '\r' ? char : [...Array(char.length).keys()].map((at) => unit(char.charCodeAt(at))).join('')))
+}

@@ -1,0 +1,44 @@
+"""Requests with many choices: all are served, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from toolwire.backends.base import Batch
+from toolwire.backends.scripted import ScriptedBackend
+from toolwire.events import Finish, Text
+from toolwire.gateway.choices import MOST_AT_ONCE
+from toolwire.turn import Turn
+
+
+class Counting(ScriptedBackend):
+    """Notes how many of its runs are open at once."""
+
+    running = most = runs = 0
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        self.runs += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(0)
+            yield [Text("hi")]
+            yield [Finish()]
+        finally:
+            self.running -= 1
+
+
+@pytest.mark.parametrize("choices", [2, MOST_AT_ONCE + 1, 128])
+async def test_every_choice_is_served_and_only_a_few_run_at_once(table: Any, choices: int) -> None:
+    backend = Counting("m")
+    asked = {"messages": [{"role": "user", "content": "?"}], "n": choices}
+    body = await table.serve(backend).body("chat", asked)
+    assert [(choice["index"], choice["message"]["content"]) for choice in body["choices"]] == [(n, "hi") for n in range(choices)]
+    assert (backend.runs, backend.most, backend.running) == (choices, min(choices, MOST_AT_ONCE), 0)
+    stream = await table.stream("chat", asked)
+    assert stream.count(b'"content":"hi"') == stream.count(b'"finish_reason":"stop"') == choices
+    assert stream.endswith(b"data: [DONE]\n\n")

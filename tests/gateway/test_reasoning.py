@@ -1,0 +1,121 @@
+"""Reasoning in a backend's text, from the backend to the wire; and long texts, which do not keep other turns waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from toolwire.backends.base import Batch
+from toolwire.config import ToolSettings
+from toolwire.emulate.dialects import DIALECTS
+from toolwire.emulate.scanner import ToolCallParser
+from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Finish, Text, Thought, Usage
+from toolwire.gateway.attempts import SLICE, interpreted
+from toolwire.gateway.interpret import Interpreter
+from toolwire.gateway.plan import Plan, make_plan
+from toolwire.ids import counting_ids
+from toolwire.policy import NO_RULES
+from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.turn import Message, TextPart, ToolSpec, Turn
+
+CALL = '<tool_call>{"name": "look", "arguments": {"q": "x"}}</tool_call>'
+
+
+def plan_of(tools: str = "native", asked: str = "Hi", **settings: Any) -> Plan:
+    turn = Turn("chat", "m", (Message("user", (TextPart(asked),)),), tools=(ToolSpec("look"),))
+    return make_plan(turn, ScriptedBackend("m", ScriptedOptions(tools=tools)), ToolSettings(**settings), counting_ids())  # type: ignore[arg-type]
+
+
+def fed(plan: Plan, batches: list[list[Event]]) -> list[Event]:
+    interpreter = Interpreter(plan, counting_ids())
+    return [event for batch in batches for event in interpreter.feed(batch)]
+
+
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+def test_thoughts_are_split_whether_tools_are_native_or_not(tools: str) -> None:
+    batches: list[list[Event]] = [[Text("<thi")], [Text("nk>a")], [Text("</think>\n")], [Text('{"b": 1}')], [Finish()]]
+    assert fed(plan_of(tools), batches) == [Thought("a"), Text('{"b": 1}'), Finish()]
+
+
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+def test_the_setting_leaves_thoughts_in_the_text(tools: str) -> None:
+    out = fed(plan_of(tools, reasoning="text"), [[Text("<think>a</think>b"), Finish()]])
+    assert out == [Text("<think>a</think>b"), Finish()]
+
+
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+def test_a_backend_that_separates_reasoning_itself_keeps_its_text(tools: str) -> None:
+    batches: list[list[Event]] = [[Usage(1, 0)], [Thought("a")], [Text("<think>b</think>"), Finish()]]
+    assert fed(plan_of(tools), batches) == [Usage(1, 0), Thought("a"), Text("<think>b</think>"), Finish()]
+
+
+def test_a_native_call_comes_after_what_was_held_before_it() -> None:
+    call: list[Event] = [CallBegin(0, "look", "c1"), CallArgs(0, "{}"), CallEnd(0)]
+    assert fed(plan_of(), [[Text("\n<thi")], call, [Finish()]])[0] == Text("\n<thi")
+    assert fed(plan_of(), [[Text("<think>a </")], call, [Finish()]])[:2] == [Thought("a"), Thought(" </")]
+
+
+def test_a_native_answer_without_thoughts_passes_as_it_is_after_its_first_word() -> None:
+    interpreter = Interpreter(plan_of(), counting_ids())
+    batch: list[Event] = [Text("Hello")]
+    assert not interpreter.as_it_is
+    assert interpreter.feed(batch) == batch and interpreter.as_it_is
+    assert interpreter.feed(batch) is batch
+
+
+def test_tags_that_the_client_asked_for_stay_text() -> None:
+    written = "<thinking>a</thinking><answer>b</answer>"
+    assert fed(plan_of(asked="Write <thinking> first."), [[Text(written), Finish()]]) == [Text(written), Finish()]
+    assert fed(plan_of(), [[Text(written), Finish()]])[0] == Thought("a")
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_reasoning_is_on_the_wire_where_both_apis_have_it(table: Any, api: str) -> None:
+    table.play("say <think>I could call " + CALL + " but no.</think> Sunny.", tools="emulated")
+    body = {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?"}
+    tool = {"type": "function", "name": "look"}
+    answer = await table.body(api, {**body, "tools": [tool if api == "responses" else {"type": "function", "function": {"name": "look"}}]})
+    if api == "chat":
+        message = answer["choices"][0]["message"]
+        assert (message["content"], message.get("tool_calls")) == ("Sunny.", None)
+        assert message["reasoning_content"] == f"I could call {CALL} but no."
+    else:
+        assert [item["type"] for item in answer["output"]] == ["reasoning", "message"]
+        assert answer["output"][1]["content"][0]["text"] == "Sunny."
+
+
+async def test_other_turns_run_while_a_long_text_is_read() -> None:
+    """A text of brackets at line starts is as costly as text can be. Other tasks get their turn about once a millisecond."""
+    text = "{\n" * (100 * SLICE)
+    plan = Plan("emulated", plan_of().turn, NO_RULES, scanner=lambda: ToolCallParser([{"name": "look"}], tuple(DIALECTS), nonce="k7"))
+
+    async def run() -> AsyncGenerator[Batch, None]:
+        yield [Text(text), Finish()]
+
+    ticks, done = 0, False
+
+    async def tick() -> None:
+        nonlocal ticks
+        while not done:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(tick())
+    out = [event async for batch in interpreted(run(), Interpreter(plan, counting_ids()), "m") for event in batch]
+    done = True
+    await other
+    assert "".join(event.text for event in out if isinstance(event, Text)) == text and out[-1] == Finish()
+    assert ticks >= 50
+
+
+async def test_a_long_native_text_is_not_cut_once_its_first_words_open_no_thought() -> None:
+    text = "x" * (100 * SLICE)
+
+    async def run() -> AsyncGenerator[Batch, None]:
+        yield [Text(text), Finish()]
+
+    out = [event async for batch in interpreted(run(), Interpreter(plan_of(), counting_ids()), "m") for event in batch]
+    assert out == [Text(text[:SLICE]), Text(text[SLICE:]), Finish()]

@@ -1,0 +1,91 @@
+"""A call under way: whoever waits for news of it hears at once of every change, and not only when the next progress report is due."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from toolwire.surfaces.mcp.calls import Call, Ways
+from toolwire.tools.contract import Asking, Decision, Preview, Ran, ToolCall
+from toolwire.tools.executor import Toolbox
+
+ASKING = Asking("session", "client", "mcp")
+LONG_S = 600.0
+SOON_S = 20.0
+"""Far less than `LONG_S`: news that comes within it was not waited out."""
+
+
+class Slow:
+    """A tool that runs until it is let go."""
+
+    name, title, purpose, description, effect = "slow", "Slow", "Takes its time.", "Slow.", "read"
+    parameters: ClassVar[dict[str, Any]] = {"type": "object"}
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def preview(self, arguments: Any) -> Preview:
+        return Preview(summary="Waits.")
+
+    async def run(self, arguments: Any, picked: Any, shown: Preview) -> Ran:
+        await self.go.wait()
+        return Ran("done")
+
+    def share(self, ran: Ran, picked: Any) -> Any:
+        return ran.value
+
+
+def begun(served: Any, tool: Slow, *, form: bool) -> Call:
+    toolbox = Toolbox([tool])  # type: ignore[list-item]
+    return Call(toolbox, served.approvals, ToolCall("call_1", "slow", "{}"), ASKING, Ways(form=form, inbox=True))
+
+
+async def ended(call: Call) -> None:
+    call.task.cancel()
+    await asyncio.gather(call.task, return_exceptions=True)
+
+
+async def test_a_question_for_a_form_is_news(serve: Any) -> None:
+    call = begun(serve(), Slow(), form=True)
+    async with asyncio.timeout(SOON_S):
+        while call.open is None:
+            await call.news(LONG_S)
+    await ended(call)
+
+
+async def test_a_question_that_is_left_to_the_inbox_is_news(serve: Any) -> None:
+    call = begun(serve(), Slow(), form=False)
+    async with asyncio.timeout(SOON_S):
+        while call.left is None:
+            await call.news(LONG_S)
+    await ended(call)
+
+
+async def test_a_form_that_was_answered_is_news_while_the_call_still_runs(serve: Any) -> None:
+    tool = Slow()
+    call = begun(serve(), tool, form=True)
+    async with asyncio.timeout(SOON_S):
+        while call.open is None:
+            await call.news(LONG_S)
+        waiting = asyncio.ensure_future(call.news(LONG_S))
+        await asyncio.sleep(0)  # it waits before there is an answer
+        call.answer(call.open.id, Decision(True))
+        await waiting
+        assert call.open is None and not call.task.done()
+        tool.go.set()
+        assert (await call.task).status == "done"
+
+
+async def test_a_form_that_another_surface_decided_is_news_while_the_call_still_runs(serve: Any) -> None:
+    served, tool = serve(), Slow()
+    call = begun(served, tool, form=True)
+    async with asyncio.timeout(SOON_S):
+        while call.open is None:
+            await call.news(LONG_S)
+        waiting = asyncio.ensure_future(call.news(LONG_S))
+        await asyncio.sleep(0)
+        await served.approvals.decide(call.open.id, call.open.token, Decision(True), by="shell")
+        await waiting
+        assert call.open is None and not call.task.done()
+        tool.go.set()
+        assert (await call.task).status == "done"
