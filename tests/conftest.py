@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -36,6 +38,38 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
+
+
+# --- what a cost is measured with ------------------------------------------------------------------------------------------------------------------
+
+
+Growth = Callable[[Callable[[int], object], int, int], float]
+
+
+@pytest.fixture
+def growth() -> Growth:
+    """How many times more CPU time the large size costs than the small one.
+
+    Each cost is the least of several rounds: other processes, the garbage collector and cold caches only ever add time, so the least is
+    the closest to the true cost, and a cost that really grows faster than its input still shows.
+    """
+
+    def cost(call: Callable[[int], object], size: int) -> float:
+        began = time.process_time()
+        call(size)
+        return time.process_time() - began
+
+    def measure(call: Callable[[int], object], small: int, large: int) -> float:
+        call(small)
+        gc.collect()
+        gc.disable()
+        try:
+            rounds = [(cost(call, small), cost(call, large)) for _ in range(5)]
+        finally:
+            gc.enable()
+        return min(large for _, large in rounds) / max(min(small for small, _ in rounds), 1e-4)
+
+    return measure
 
 
 # --- which tests run where ------------------------------------------------------------------------------------------------------------------------
