@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 3
-NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/agents/*/package-lock.json))
+NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl

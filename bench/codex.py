@@ -165,11 +165,11 @@ class Listener:
 async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     """A client of `codex app-server` with nothing in between. What it asks is what Toolwire asks for the same request."""
     from toolwire.backends.codex import items
-    from toolwire.backends.codex.dynamic import thread_params, turn_params
     from toolwire.backends.codex.home import prepare_home
     from toolwire.backends.codex.options import CodexOptions
+    from toolwire.backends.codex.runs import thread_params, turn_params
     from toolwire.backends.codex.worker import Worker
-    from toolwire.decode import chat
+    from toolwire.wire.chat import decode as chat
 
     options = CodexOptions(**codex_options(port, BINARY))
     home = await prepare_home(options)

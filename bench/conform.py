@@ -16,11 +16,10 @@ from pathlib import Path
 
 from bench.process import HERE, WORK, Process, answers, free_port
 from bench.targets import ALL_CORES, AUTHORIZATION, KEY
-from toolwire.conform.catalogue import CATALOGUE
-from toolwire.conform.engine import Outcome, conform
+from toolwire.cli.conform import score, summary
+from toolwire.conform.engine import CATALOGUE, Outcome, conform
 from toolwire.conform.probe import Probe
-from toolwire.conform.report import score, summary
-from toolwire.surfaces.shown import one_line
+from toolwire.core.shown import one_line
 
 PAGE = HERE.parent / "docs" / "conform.md"
 BEGIN, END = "<!-- results: written by python -m bench.conform -->", "<!-- end of the results -->"

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import aiohttp
 
 from bench.fault_upstream import ARGUMENTS, answer_to
-from toolwire.judge import fold, judge_body, judge_error, judge_sse
+from toolwire.conform.judge import fold, judge_body, judge_error, judge_sse
 
 PATIENCE_S = 60.0
 BREATH_S = 0.5
@@ -264,6 +264,8 @@ class Limited:
     allowed: int = 0
     refused: int = 0
     other: dict[str, int] = field(default_factory=dict)
+    answered: dict[str, float] = field(default_factory=dict)
+    """When the last request that each node decided was sent."""
     _began: float = 0.0
     _ended: float = 0.0
     _stopped: bool = False
@@ -295,7 +297,7 @@ class Limited:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _ask(self, node: str) -> str:
-        kind = Kind("chat", "quick", stream=False)
+        kind, sent = Kind("chat", "quick", stream=False), time.monotonic()
         told = await ask(self.client, node, self.key, kind, {"model": "quick", "messages": [{"role": "user", "content": "go"}]}, "limited")
         if told.how == "right":
             self.allowed += 1
@@ -303,4 +305,16 @@ class Limited:
             self.refused += 1
         else:
             self.other[told.how] = self.other.get(told.how, 0) + 1
+            return told.how
+        self.answered[node] = sent
         return told.how
+
+    async def known_everywhere(self) -> None:
+        """Waits until every node has decided a request that was sent from now on.
+
+        A node that has just started knows nothing of a key before it has asked Redis for it once. If Redis stops before that, the node
+        allows its whole share again: two faults at once, which is not what is measured here.
+        """
+        since = time.monotonic()
+        while any(self.answered.get(node, 0.0) < since for node in self.nodes):
+            await asyncio.sleep(0.05)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench.fault_load import Place
 from bench.fault_upstream import SWIFT, script
-from toolwire.gateway.keys import KeyRecords
-from toolwire.gateway.store import Store
-from toolwire.testing.nodes import Nginx, Node, RedisServer, Server, free_port, missing, wait_for_port
-from toolwire.testing.postgres import Postgres, binaries
+from doubles.nodes import Nginx, Node, RedisServer, Server, free_port, missing, wait_for_port
+from doubles.postgres import Postgres, binaries
+from toolwire.access.keys import KeyRecords
+from toolwire.store.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "docs" / "deploy" / "nginx.conf"

@@ -338,7 +338,7 @@ async def run(how: Length, folder: Path) -> tuple[list[Row], list[str]]:
             for fault in FAULTS:
                 windows.append(await suffer(fault, scene, how.hold_s))
                 _say(f"{fault.name}: felt {windows[-1].felt}, back after {windows[-1].back - windows[-1].ended:.2f} s")
-                await asyncio.sleep(how.calm_s)
+                await asyncio.gather(asyncio.sleep(how.calm_s), limited.known_everywhere())
             await asyncio.gather(load.stop(), limited.stop())
             _say(f"{len(load.ends):,} requests: {ways(load.ends)}")
             gone = await lost(client, servers.places, [*load.kept, *probe.kept])

@@ -21,8 +21,8 @@ from statistics import median, quantiles
 from bench import report
 from bench.process import GATEWAY_CORE, LOAD_CORE
 from bench.report import Row
-from toolwire.testing.clients import HOSTILE, ToolLoop, harass
-from toolwire.testing.watched import Watched
+from doubles.clients import HOSTILE, ToolLoop, harass
+from doubles.watched import Watched
 
 KEYS = tuple(f"honest-{number}" for number in range(10))
 """One honest client each."""

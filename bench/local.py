@@ -20,13 +20,13 @@ from bench.report import Row
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.model import key_of, llama_cpp, parameters
 from toolwire.backends.local.pull import available
-from toolwire.backends.local.request import grammar_of, render
-from toolwire.config import ServerSettings, Settings
-from toolwire.events import Usage
+from toolwire.backends.local.wire import grammar_of, render
+from toolwire.core.events import Usage
+from toolwire.core.turn import Constraint, Message, Sampling, TextPart, ToolSpec, Turn
 from toolwire.gateway.pipeline import Gateway
+from toolwire.settings.types import ServerSettings, Settings
 from toolwire.surfaces.http.app import create_app
 from toolwire.surfaces.http.server import DrainingServer, bind
-from toolwire.turn import Constraint, Message, Sampling, TextPart, ToolSpec, Turn
 
 TARGET = 0.95
 TOKENS = 160

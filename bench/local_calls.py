@@ -17,13 +17,13 @@ import jsonschema_rs
 
 from bench import report
 from bench.report import Row
+from doubles.schemas import tools
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.model import Model, give_back, take
 from toolwire.backends.local.pull import available
-from toolwire.config import Settings
+from toolwire.core.turn import ToolSpec
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.testing.schemas import tools
-from toolwire.turn import ToolSpec
+from toolwire.settings.types import Settings
 
 CUT = 300
 """llama.cpp's own answers end here: where it writes text instead of a call, it would go on to the end of its context."""

@@ -18,12 +18,12 @@ from typing import Any
 
 from bench.report import Row, figure
 from toolwire.backends.openai.backend import OpenAIBackend
-from toolwire.config import JournalSettings, ServerSettings, Settings
 from toolwire.gateway.pipeline import Gateway
-from toolwire.surfaces.http import logs
+from toolwire.observe import logs
+from toolwire.settings.types import JournalSettings, ServerSettings, Settings
 from toolwire.surfaces.http.app import App, create_app
+from toolwire.surfaces.http.exchange import CONNECTION, Connection
 from toolwire.surfaces.http.server import lighten_generators, settle_memory
-from toolwire.surfaces.http.watch import CONNECTION, Connection
 
 KEY = "sk-bench-0123456789"
 CHUNKS = 500

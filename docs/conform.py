@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from toolwire.conform.catalogue import CATALOGUE
 from toolwire.conform.check import Check
+from toolwire.conform.engine import CATALOGUE
 
 PAGE = Path(__file__).with_name("conform.md")
 BEGIN, END = "<!-- checks: written by docs/conform.py -->", "<!-- end of the checks -->"

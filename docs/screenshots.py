@@ -28,11 +28,11 @@ from typing import Any
 from playwright.sync_api import Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "web")]
+sys.path[:0] = [str(ROOT / "tests" / "web"), str(ROOT / "tests")]
 
 from conftest import CHROMIUM, QUIET, Site  # noqa: E402
-from toolwire.gateway.segments import Segments, TurnRecord  # noqa: E402
-from toolwire.gateway.store import Store  # noqa: E402
+from toolwire.observe.journal_files import Segments, TurnRecord  # noqa: E402
+from toolwire.store.store import Store  # noqa: E402
 from toolwire.surfaces.web.clients import CLIENTS  # noqa: E402
 from toolwire.tools.approvals import LIFETIME_S, Approvals, token_of  # noqa: E402
 from toolwire.tools.contract import Approval, Preview, Touched  # noqa: E402

@@ -15,18 +15,20 @@ from toolwire import parse
 from toolwire.backends import registry
 from toolwire.backends.base import Backend
 from toolwire.backends.openai.profiles import PASSABLE, VENDOR
-from toolwire.config import ToolSettings
-from toolwire.decode import chat, content, responses, tools
-from toolwire.decode.fields import MOST_NOTES
+from toolwire.core.errors import KINDS, ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, CallEnd
+from toolwire.core.ids import counting_ids
+from toolwire.core.turn import Api, Message
 from toolwire.emulate import dialects
 from toolwire.emulate.dialects.render import render
-from toolwire.errors import KINDS, ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd
-from toolwire.gateway.fields import FIELDS
 from toolwire.gateway.images import ImageLimits
 from toolwire.gateway.plan import Plan, make_plan
-from toolwire.ids import counting_ids
-from toolwire.turn import Api, Message
+from toolwire.settings.types import ToolSettings
+from toolwire.wire import content, tools
+from toolwire.wire.chat import decode as chat
+from toolwire.wire.checks import MOST_NOTES
+from toolwire.wire.fields import FIELDS
+from toolwire.wire.responses import decode as responses
 
 PAGE = Path(__file__).with_name("supported.md")
 APIS: tuple[Api, ...] = ("chat", "responses")
@@ -191,7 +193,7 @@ def fields_table(api: Api) -> str:
         if name.partition(".")[0] in ONLY[other]:
             continue
         if name not in fields_of(api):
-            raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.gateway.fields.FIELDS has no sample in fields_of")
+            raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in fields_of")
         cells = tuple(verdict(api, fields_of(api)[name], backend, name) for backend in BACKENDS.values())
         if len(set(cells)) == 1:
             alike.setdefault(cells[0], []).append(name)

@@ -17,9 +17,9 @@ from random import Random
 from typing import Any
 
 from fuzz.law import Case, Law, holds
-from toolwire.gateway.store import Store
-from toolwire.surfaces.terminal import rules
+from toolwire.store.store import Store
 from toolwire.surfaces.terminal.surface import RuleSurface
+from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Grant, ToolCall
 from toolwire.tools.executor import Executor, Toolbox

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from fuzz import generate
 from fuzz.law import Broken, Case, Law, holds
 from fuzz.scanner_laws import Plain, exact, plain, scan
+from toolwire.core.events import Finish
+from toolwire.core.ids import counting_ids
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.encode.chat import ChatBody
-from toolwire.events import Finish
-from toolwire.ids import counting_ids
+from toolwire.wire.chat.encode import ChatBody
 
 NAMES = ("look", "get_weather", "write-file", "a")
 PLAIN, TRUNCATED, WHOLE = range(3)

@@ -9,13 +9,13 @@ from typing import Any
 
 from fuzz import generate
 from fuzz.law import Broken, Case, Law, holds
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
+from toolwire.core.turn import ToolSpec
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.freeform import INPUT, Unwrap, wrap
 from toolwire.emulate.scanner import Limits, ToolCallParser, parse
 from toolwire.emulate.thoughts import THOUGHTS
-from toolwire.encode.sse import scrub
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
-from toolwire.turn import ToolSpec
+from toolwire.wire.sse import scrub
 
 Plain = list[list[Any]]
 """Events as a reader sees them: neighbouring texts and neighbouring pieces of arguments are one."""

@@ -9,18 +9,20 @@ from typing import Any
 
 from fuzz import generate, generate_wire
 from fuzz.law import Broken, Case, Law, holds
-from toolwire import events as vocabulary
-from toolwire.aggregator import ToolCallAggregator, ToolCallRecord, extract_use_tool_blocks, to_obsidian_xml
-from toolwire.assemble import CallAssembler, Fragment
-from toolwire.decode import body, chat, responses
-from toolwire.encode.chat import ChatBody, ChatEncoder
-from toolwire.encode.responses import ResponsesEncoder
-from toolwire.encode.sse import SseReader, encode
-from toolwire.errors import ToolwireError, error_object, status_of
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event
-from toolwire.ids import counting_ids
-from toolwire.judge import judge_body, judge_error, judge_sse, same
-from toolwire.turn import Turn
+from toolwire.conform.judge import judge_body, judge_error, judge_sse, same
+from toolwire.core import events as vocabulary
+from toolwire.core.assemble import CallAssembler, Fragment
+from toolwire.core.errors import ToolwireError, error_object, status_of
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
+from toolwire.core.ids import counting_ids
+from toolwire.core.turn import Turn
+from toolwire.wire import body
+from toolwire.wire.aggregator import ToolCallAggregator, ToolCallRecord, extract_use_tool_blocks, to_obsidian_xml
+from toolwire.wire.chat import decode as chat
+from toolwire.wire.chat.encode import ChatBody, ChatEncoder
+from toolwire.wire.responses import decode as responses
+from toolwire.wire.responses.encode import ResponsesEncoder
+from toolwire.wire.sse import SseReader, encode
 
 # --- encoders ------------------------------------------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,9 @@ WITHIN_S = 5.0
 CANARY = ("jinja2", "2.4.1")
 """A release with known vulnerabilities: where the data has none for it, the data is empty."""
 UNHASHED = {
-    "tests/agents/opencode/package-lock.json": re.compile(r"node_modules/opencode-(?:darwin|windows|linux-arm64|linux-x64(?:-baseline)?-musl)\b.*"),
+    "tests/acp-agents/opencode/package-lock.json": re.compile(
+        r"node_modules/opencode-(?:darwin|windows|linux-arm64|linux-x64(?:-baseline)?-musl)\b.*"
+    ),
 }
 """Packages of other platforms that the registry, from which the lock file was made, does not carry: they have no hash."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*?)\s*(?:;.*)?")

@@ -18,16 +18,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from doubles.nodes import RedisServer, missing
+from doubles.postgres import Postgres, binaries, shared
+from doubles.served import served
 from toolwire.backends.base import Backend
-from toolwire.config import ServerSettings, Settings, ToolSettings
+from toolwire.core.turn import Api
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
-from toolwire.gateway.store import Store
+from toolwire.settings.types import ServerSettings, Settings, ToolSettings
+from toolwire.store.store import Store
 from toolwire.surfaces.http.app import create_app
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge, OpenApiJudge
-from toolwire.testing.postgres import Postgres, binaries, shared
-from toolwire.testing.served import served
-from toolwire.turn import Api
 
 # No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
 settings.register_profile("toolwire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true")
@@ -35,6 +36,8 @@ settings.load_profile("toolwire")
 
 # Tests start many hundred processes: without bytecode on the disk each would compile all of Toolwire anew.
 sys.dont_write_bytecode = False
+# Programs that tests start find the doubles too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
@@ -256,3 +259,40 @@ async def _serving(gateway: Gateway, settings: Settings, store: Store | None = N
 def on_a_socket() -> Callable[..., AbstractAsyncContextManager[str]]:
     """`async with on_a_socket(gateway, settings, store) as url`: the real HTTP surface on loopback. It closes gateway and store."""
     return _serving
+
+
+# --- the store on both engines, and a real Redis ---------------------------------------------------------------------
+
+ENGINES = ("sqlite", "postgresql")
+
+
+@pytest.fixture(params=ENGINES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store's URL, on each engine in turn."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'data' / 'toolwire.db'}"
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    opened = Store(store_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if "redis-server" in missing():
+        pytest.skip("redis-server is missing; make test installs it where it may")
+    folder: Path = tmp_path_factory.mktemp("redis")
+    server = RedisServer(folder).start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> RedisServer:
+    """Running, and empty."""
+    redis_server.end()
+    return redis_server.start()

@@ -37,14 +37,14 @@ import pytest
 from matrix import installed
 from toolwire.backends import registry
 from toolwire.backends.codex import CodexBackend
-from toolwire.backends.codex.version import SINCE
-from toolwire.backends.script import STEPS
-from toolwire.config import SECTIONS, ModelSettings, Settings, print_config
-from toolwire.configfile import CODEX_FLAGS, SEED_FLAGS, load
-from toolwire.encode.responses import SHAPES
-from toolwire.errors import KINDS
+from toolwire.backends.codex.options import SINCE
+from toolwire.backends.scripted.script import STEPS
+from toolwire.core.errors import KINDS
+from toolwire.settings.load import CODEX_FLAGS, SEED_FLAGS, load
+from toolwire.settings.types import SECTIONS, ModelSettings, Settings, print_config
 from toolwire.surfaces.http.auth import EXPOSED
 from toolwire.tools.contract import Scope
+from toolwire.wire.responses.encode import SHAPES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -263,7 +263,7 @@ sys.exit(run.wait(30) if heard else "it never listened")
 
 async def asked_before(home: Path, environ: dict[str, str]) -> None:
     """Two questions and a grant, under the ids that the documents name."""
-    from toolwire.gateway.store import Store
+    from toolwire.store.store import Store
     from toolwire.tools.approvals import Approvals, token_of
     from toolwire.tools.contract import Approval, Decision, Preview, Touched
 

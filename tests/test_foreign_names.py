@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.__main__ import main
-from toolwire.surfaces.http import logs
-from toolwire.tables import table
+from toolwire.cli.main import main
+from toolwire.observe import logs
+from toolwire.surfaces.tables import table
 
 EVIL = "m\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202ex"
 DRIVES = set("\x1b\x07\x9b\u202e")

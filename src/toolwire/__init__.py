@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from toolwire.emulate.scanner import Limits, ToolCallParser, parse
 
 if TYPE_CHECKING:
-    from toolwire.aggregator import ToolCallAggregator
-    from toolwire.judge import OrderJudge
+    from toolwire.conform.judge import OrderJudge
+    from toolwire.wire.aggregator import ToolCallAggregator
 
 __all__ = ["Limits", "OrderJudge", "ToolCallAggregator", "ToolCallParser", "__version__", "parse"]
 __version__ = "0.1.0"
 
-_LAZY = {"ToolCallAggregator": "toolwire.aggregator", "OrderJudge": "toolwire.judge"}
+_LAZY = {"ToolCallAggregator": "toolwire.wire.aggregator", "OrderJudge": "toolwire.conform.judge"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,23 +14,10 @@ from hypothesis import strategies as st
 
 from toolwire.backends.openai import OPTIONS, OpenAIBackend, OpenAIOptions, render
 from toolwire.backends.openai.read import FINISH_REASONS, AnswerReader
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.testing.upstream import SINS, Chunk, FakeUpstream, Reply, Script, answer, chunk, completion, sinned
-from toolwire.turn import (
-    Call,
-    ImagePart,
-    Message,
-    OtherPart,
-    OutputFormat,
-    Reasoning,
-    Result,
-    Sampling,
-    TextPart,
-    ToolChoice,
-    ToolSpec,
-    Turn,
-)
 
 KEY = "secret-key-0123456789"
 ONE, TWO = '{"query":"Rust","n":1000}', '{"path":"a/b.md"}'

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from toolwire.backends.openai.read import AnswerReader
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Thought
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Thought
+from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.testing.upstream import Reply, chunk
-from toolwire.turn import Message, TextPart, ToolSpec, Turn
 
 TOOLS = (ToolSpec("get_weather"), ToolSpec("clock"))
 PARIS = '{"city": "Paris"}'

@@ -14,7 +14,7 @@ from yarl import URL
 
 from toolwire.backends.openai import carrier, direct
 from toolwire.backends.openai.direct import Direct, Request
-from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
+from toolwire.backends.openai.failures import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nhi"

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.openai import OpenAIBackend, encodings
-from toolwire.backends.openai.encodings import decoded
-from toolwire.backends.openai.faults import CutOff
-from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure, Finish, Text
+from toolwire.backends.openai import OpenAIBackend
+from toolwire.backends.openai import carrier as encodings
+from toolwire.backends.openai.carrier import decoded
+from toolwire.backends.openai.failures import CutOff
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Event, Failure, Finish, Text
+from toolwire.core.turn import Message, TextPart, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion
-from toolwire.turn import Message, TextPart, Turn
 
 
 def bare(data: bytes) -> bytes:

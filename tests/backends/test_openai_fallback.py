@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from toolwire.backends.openai import PROFILES, OpenAIBackend, OpenAIOptions
-from toolwire.backends.openai.refusals import REFUSALS, refused
-from toolwire.backends.openai.ways import FORGET_S, Ways
-from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure, Finish, Text
+from toolwire.backends.openai.strategy import FORGET_S, REFUSALS, Ways, refused
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Event, Failure, Finish, Text
+from toolwire.core.turn import Constraint, Message, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, completion
-from toolwire.turn import Constraint, Message, TextPart, ToolChoice, ToolSpec, Turn
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CLOCK = ToolSpec("clock", "The time.", CITY)

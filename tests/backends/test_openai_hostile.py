@@ -18,9 +18,9 @@ from toolwire.backends.openai import backend as connection
 from toolwire.backends.openai.failures import RETRY_LIMIT_S, http_failure, stream_failure
 from toolwire.backends.openai.read import AnswerReader, plain
 from toolwire.backends.openai.wire import decode_piece
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
-from toolwire.turn import Message, TextPart, ToolSpec, Turn
 
 TOOLS = (ToolSpec("look"), ToolSpec("read_note"))
 LIMITS = "The upstream server's tool calls can not be put in order within the limits of memory."

@@ -16,10 +16,10 @@ from toolwire.backends.openai.backend import ASK_AGAIN_S
 from toolwire.backends.openai.discover import Said, facts_of
 from toolwire.backends.openai.profiles import by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
-from toolwire.backends.openai.ways import Facts
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Usage
+from toolwire.backends.openai.strategy import Facts
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Usage
+from toolwire.core.turn import Constraint, Message, OutputFormat, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
-from toolwire.turn import Constraint, Message, OutputFormat, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
 WEATHER, CLOCK = ToolSpec("get_weather", "The weather.", CITY), ToolSpec("clock", "The time.", CITY)

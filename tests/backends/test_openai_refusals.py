@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolwire.backends.openai.failures import words_of
-from toolwire.backends.openai.refusals import Refused, refused
+from toolwire.backends.openai.strategy import Refused, refused
 
 TOOLS: frozenset[Refused] = frozenset({"tools"})
 REQUIRED: frozenset[Refused] = frozenset({"tools", "choice"})

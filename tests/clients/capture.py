@@ -1,4 +1,4 @@
-"""Records what some real clients send in their tool loops, for tests/decode/test_client_shapes.py.
+"""Records what some real clients send in their tool loops, for tests/wire/test_client_shapes.py.
 
     python tests/clients/capture.py
 
@@ -17,12 +17,12 @@ import sys
 import tempfile
 from typing import Any
 
+from doubles.relay import DamagingRelay, Passing
 from matrix import BY_NAME, CLIENTS, VERSIONS, Case, Client, installed, run
-from toolwire.judge import fold
-from toolwire.testing.relay import DamagingRelay, Passing
+from toolwire.conform.judge import fold
 
 CAPTURED = ("haystack", "semantic-kernel", "tanstack-ai")
-FOLDER = CLIENTS.parent / "decode" / "captures" / "clients"
+FOLDER = CLIENTS.parent / "wire" / "captures" / "clients"
 PLANS = {"chat": ("simple_spoken_parallel",), "responses": ("simple_spoken_parallel", "simple_twice")}
 _ID = re.compile(r"\b(call|fc|msg|resp|rs)_[0-9a-f]{16,}\b")
 

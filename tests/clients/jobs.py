@@ -15,9 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-# Most clients load all CA certificates for each client object, though the jobs use plain HTTP. Once is enough.
-ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
-
 Job = dict[str, Any]
 Step = dict[str, Any]
 Api = Callable[[Job, str, list[Step]], None]
@@ -74,6 +71,8 @@ def _result(job: Job, apis: dict[str, Api], base_url: str) -> dict[str, Any]:
 
 def main(apis: dict[str, Api]) -> None:
     """Runs every job of stdin, a few at a time."""
+    # Most clients load all CA certificates for each client object, though the jobs use plain HTTP. Once is enough.
+    ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
     given = json.load(sys.stdin)
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda job: _result(job, apis, given["baseURL"]), given["jobs"]))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import simple
-from toolwire.__main__ import main
+from toolwire.cli.main import main
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -1,6 +1,6 @@
 """What Obsidian Copilot really sent, taken from its wire, is accepted and answered by the running gateway, on both APIs.
 
-The captures are kept in tests/decode/captures: two requests on Responses, a new question and one that brings a tool's result, and the tools as it
+The captures are kept in tests/wire/captures: two requests on Responses, a new question and one that brings a tool's result, and the tools as it
 sends them on chat completions.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from toolwire.judge import fold
+from toolwire.conform.judge import fold
+from toolwire.core.turn import Api
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api
 
-CAPTURES = Path(__file__).parents[1] / "decode" / "captures"
+CAPTURES = Path(__file__).parents[1] / "wire" / "captures"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "obsidian-copilot"
 HEADERS = {"content-type": "application/json", "authorization": "Bearer unused", "origin": "app://obsidian.md"}
 BACKENDS = ("native", "emulated", "codex")

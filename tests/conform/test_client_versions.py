@@ -12,7 +12,7 @@ import pytest
 from matrix import CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS, markdown
 
 PINNED = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?==(\S+)")
-FOLDERS = {"node": CLIENTS, "opencode": ROOT / "tests" / "agents" / "opencode", "codex": ROOT / "tests" / "codex" / "new"}
+FOLDERS = {"node": CLIENTS, "opencode": ROOT / "tests" / "acp-agents" / "opencode", "codex": ROOT / "tests" / "codex" / "new"}
 
 
 def pins(lines: list[str]) -> dict[str, str]:

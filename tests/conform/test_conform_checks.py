@@ -15,11 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from toolwire.conform.catalogue import BY_ID, CATALOGUE
-from toolwire.conform.engine import Outcome, conform
-from toolwire.conform.probe import Probe
-from toolwire.judge import DONE
-from toolwire.judge.damage import (
+from doubles.damage import (
     DROP,
     Mutate,
     cumulative_arguments,
@@ -34,9 +30,12 @@ from toolwire.judge.damage import (
     typed,
     without,
 )
-from toolwire.testing.nodes import Node
-from toolwire.testing.relay import Damage, DamagingRelay, Passing
-from toolwire.turn import Api
+from doubles.nodes import Node
+from doubles.relay import Damage, DamagingRelay, Passing
+from toolwire.conform.engine import BY_ID, CATALOGUE, Outcome, conform
+from toolwire.conform.judge import DONE
+from toolwire.conform.probe import Probe
+from toolwire.core.turn import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolwire.conform.catalogue import CATALOGUE
+from toolwire.conform.engine import CATALOGUE
 from toolwire.conform.probe import AddressError, base_of, shown
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion, sinned
 

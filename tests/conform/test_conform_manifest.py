@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.conform.catalogue import BY_ID, CATALOGUE, chosen
+from toolwire.conform.engine import BY_ID, CATALOGUE, chosen
 from toolwire.conform.judging import OF_ERRORS, OF_USAGE, Wire
 from toolwire.conform.problems import SHAPE, SUBJECTS, UNREADABLE
 from toolwire.conform.questions import QUESTIONS
@@ -18,7 +18,7 @@ from toolwire.conform.questions import QUESTIONS
 TESTS = Path(__file__).parents[1]
 CONTRACT = [TESTS / "conform" / name for name in ("test_scenarios.py", "test_peer_bugs.py", "test_conform_checks.py")]
 """Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is about."""
-JUDGE = TESTS.parent / "src" / "toolwire" / "judge"
+JUDGE = TESTS.parent / "src" / "toolwire" / "conform" / "judge"
 OPENAPI = TESTS.parents[1] / "shared" / "data" / "openai-openapi.json"
 OF_MENDING = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
 NOT_ABOUT_ANSWERS = {"stream_differs"}

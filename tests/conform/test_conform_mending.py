@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from doubles.damage import render
 from toolwire.conform.exchange import Exchange, Request
+from toolwire.conform.judge import DONE
 from toolwire.conform.problems import problems_of
-from toolwire.judge import DONE
-from toolwire.judge.damage import render
 from toolwire.testing.upstream import answer, completion, sinned
 
 TWO = answer("Let me look.", [("call_1", "get_weather", '{"city": "Paris"}'), ("call_2", "get_time", '{"city": "Tokyo"}')])

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolwire.judge import DONE, OrderJudge, fold, judge_body, judge_error, judge_sse, same
-from toolwire.judge.channels import EVENTS
-from toolwire.judge.damage import Frames, parse, render, renumbered
+from doubles.damage import Frames, parse, render, renumbered
+from toolwire.conform.judge import DONE, OrderJudge, fold, judge_body, judge_error, judge_sse, same
+from toolwire.conform.judge.channels import EVENTS
+from toolwire.core.turn import Api
 from toolwire.testing.judges import Judge, JudgeOptions, OpenApiJudge, ReplayJudge, SdkJudge, judge_all
-from toolwire.turn import Api
 
 GOLDEN = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parent / "golden").glob("*.sse"))}
 WHOLE = [name for name in GOLDEN if name != "chat_error"]
@@ -481,6 +481,6 @@ def test_no_bytes_make_the_judge_raise(raw: bytes) -> None:
 
 
 def test_the_judge_needs_the_standard_library_only() -> None:
-    script = "import sys, toolwire.judge; print([name for name in ('openai', 'pydantic', 'jsonschema_rs', 'msgspec') if name in sys.modules])"
+    script = "import sys, toolwire.conform.judge; print([name for name in ('openai', 'pydantic', 'jsonschema_rs', 'msgspec') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

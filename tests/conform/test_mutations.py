@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.judge import DONE, fold
-from toolwire.judge.damage import (
+from doubles.damage import (
     DROP,
     Frames,
     Mutate,
@@ -38,8 +37,9 @@ from toolwire.judge.damage import (
     typed,
     without,
 )
+from toolwire.conform.judge import DONE, fold
+from toolwire.core.turn import Api
 from toolwire.testing.judges import Judge, JudgeOptions
-from toolwire.turn import Api
 
 GOLDEN = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parent / "golden").glob("*.sse"))}
 

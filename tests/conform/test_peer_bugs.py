@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from toolwire import ToolCallAggregator
-from toolwire.errors import ToolwireError
-from toolwire.judge import fold
-from toolwire.turn import Call, Result, TextPart
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Call, Result, TextPart
 
 F = {"type": "function", "function": {"name": "f"}}
 USER = [{"role": "user", "content": "q"}]
@@ -113,7 +113,7 @@ async def test_11_what_can_not_be_honoured_is_reported(table: Any) -> None:
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize(("kind", "status"), [("backend_auth", 502), ("backend_unavailable", 503), ("rate_limit", 429)])
 async def test_13_a_backend_that_refuses_is_an_http_error_not_a_stream(table: Any, api: Any, kind: str, status: int) -> None:
-    from toolwire.errors import status_of
+    from toolwire.core.errors import status_of
 
     request = {"messages": USER} if api == "chat" else {"input": "q", "store": False}
     with pytest.raises(ToolwireError) as caught:

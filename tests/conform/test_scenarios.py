@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolwire.errors import ToolwireError
-from toolwire.judge import fold
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Api
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api
 
 F = {"name": "f", "description": "A function.", "parameters": {"type": "object", "properties": {"x": {}}, "additionalProperties": True}}
 G = {"name": "g", "parameters": {"type": "object", "properties": {}}}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
 
 Told = list[tuple[str, ...]]
 EVERY = tuple(DIALECTS)

@@ -10,13 +10,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from toolwire.emulate.bounding import Limits, arguments_schema, is_held
-from toolwire.emulate.constrain import bounded, call_schema, json_lark, lark, probes
-from toolwire.emulate.exact import exact
-from toolwire.emulate.numbers import Numbers
-from toolwire.emulate.patterns import rust_pattern
-from toolwire.testing.schemas import tool_schemas
-from toolwire.turn import Constraint, ToolSpec
+from doubles.schemas import tool_schemas
+from toolwire.core.turn import Constraint, ToolSpec
+from toolwire.emulate.schemas.bounding import Limits, arguments_schema, is_held
+from toolwire.emulate.schemas.constrain import bounded, call_schema, json_lark, lark, probes
+from toolwire.emulate.schemas.schema import exact
+from toolwire.emulate.schemas.values import Numbers, rust_pattern
 
 SAMPLES = ("ABC", "2024-10", "#00ff00", "v1.2", "a-b.md", "a@b", "http://ab.cd")
 NODE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}

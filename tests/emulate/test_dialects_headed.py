@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
-from toolwire.emulate.reading import LONGEST
+from toolwire.emulate.grammars.reading import LONGEST
 from toolwire.emulate.scanner import Limits, ToolCallParser
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},

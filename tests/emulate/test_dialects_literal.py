@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from toolwire.core.events import CallArgs, CallEnd
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.events import CallArgs, CallEnd
 
 MINE = ("pythonic", "lfm2", "gemma")
 TOOLS: list[dict[str, Any]] = [

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from toolwire.core.events import CallArgs, CallEnd
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
+from toolwire.emulate.grammars.yaml_values import yaml_mapping
 from toolwire.emulate.scanner import Limits, ToolCallParser
-from toolwire.emulate.yaml_values import yaml_mapping
-from toolwire.events import CallArgs, CallEnd
 
 MINE = ("glm", "minimax", "dsml", "kimi_k3", "tag_is_tool")
 TOOLS: list[dict[str, Any]] = [

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwire.backends.openai import OpenAIBackend, OpenAIOptions
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
+from toolwire.core.turn import ToolSpec
 from toolwire.emulate.freeform import InputDecoder, Unwrap, as_function, wrap
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
-from toolwire.turn import ToolSpec
 
 PATCH = ToolSpec("apply_patch", "Patches.", kind="custom", format={"type": "grammar", "syntax": "lark", "definition": "start: /.+/"})
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.scanner import Limits, ToolCallParser, parse
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.scanner import Limits, ToolCallParser
 from toolwire.emulate.thoughts import THOUGHTS, Markers
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
 
 TOOLS = [{"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}]
 CALL = '<tool_call>\n{"name": "look", "arguments": {"q": "x"}}\n</tool_call>'

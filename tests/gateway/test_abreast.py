@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from toolwire.abreast import CROWD, Abreast
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
+from toolwire.gateway.abreast import CROWD, Abreast
 from toolwire.gateway.run import Run
 
 ASKED = {"messages": [{"role": "user", "content": "?"}]}

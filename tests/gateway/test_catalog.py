@@ -10,11 +10,11 @@ import pytest
 
 from toolwire.backends import registry
 from toolwire.backends.base import Backend
-from toolwire.config import ModelSettings, Settings
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 from toolwire.gateway import catalog as catalog_module
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.settings.types import ModelSettings, Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from toolwire.backends.base import Batch
-from toolwire.backends.scripted import ScriptedBackend
-from toolwire.events import Finish, Text
+from toolwire.backends.scripted.backend import ScriptedBackend
+from toolwire.core.events import Finish, Text
+from toolwire.core.turn import Turn
 from toolwire.gateway.choices import MOST_AT_ONCE
-from toolwire.turn import Turn
 
 
 class Counting(ScriptedBackend):

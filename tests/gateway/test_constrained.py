@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.core.turn import Turn
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
-from toolwire.turn import Turn
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("get_weather", "get_time")]

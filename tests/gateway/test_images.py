@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolwire.errors import ToolwireError
-from toolwire.gateway.images import ImageFetcher, ImageLimits, size_of
-from toolwire.gateway.urls import is_public
-from toolwire.turn import ImagePart, Message, Result, TextPart, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import ImagePart, Message, Result, TextPart, Turn
+from toolwire.gateway.images import ImageFetcher, ImageLimits, is_public, size_of
 
 
 def png(width: int = 2, height: int = 3) -> bytes:

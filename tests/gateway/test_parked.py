@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from toolwire.config import LimitSettings, ParkedSettings, ServerSettings, Settings
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.gateway.store import Store
+from toolwire.settings.types import LimitSettings, ParkedSettings, ServerSettings, Settings
+from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
 

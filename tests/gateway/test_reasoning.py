@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from toolwire.backends.base import Batch
-from toolwire.config import ToolSettings
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Finish, Text, Thought, Usage
+from toolwire.core.ids import counting_ids
+from toolwire.core.policy import NO_RULES
+from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Finish, Text, Thought, Usage
 from toolwire.gateway.attempts import SLICE, interpreted
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan, make_plan
-from toolwire.ids import counting_ids
-from toolwire.policy import NO_RULES
+from toolwire.settings.types import ToolSettings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.turn import Message, TextPart, ToolSpec, Turn
 
 CALL = '<tool_call>{"name": "look", "arguments": {"q": "x"}}</tool_call>'
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.events import CallBegin, CallEnd, Event, Finish, Text, Usage
-from toolwire.gateway.stops import Stops
+from toolwire.core.events import CallBegin, CallEnd, Event, Finish, Text, Usage
+from toolwire.gateway.interpret import Stops
 
 
 def read(stops: Stops, *batches: Sequence[Event]) -> tuple[str, bool]:

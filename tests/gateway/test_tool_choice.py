@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from toolwire.backends.openai import OpenAIBackend
-from toolwire.errors import ToolwireError, status_of
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError, status_of
+from toolwire.core.turn import Api
 from toolwire.gateway import attempts
-from toolwire.judge import fold
 from toolwire.testing.judges import Judge
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, chunk, completion
-from toolwire.turn import Api
 
 APIS: list[Api] = ["chat", "responses"]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
+from toolwire.access.keys import KeyGrant, KeyLimits
+from toolwire.access.limits import Limits
 from toolwire.backends.base import Batch, Capabilities
-from toolwire.config import Settings
-from toolwire.decode import responses
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text, Usage
+from toolwire.core.turn import Api, Message, TextPart, Turn
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer
-from toolwire.gateway.fields import report
-from toolwire.gateway.keys import KeyGrant, KeyLimits
-from toolwire.gateway.limits import Limits
 from toolwire.gateway.pipeline import Caller, TurnSummary
-from toolwire.gateway.store import Store
+from toolwire.settings.types import Settings
+from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api, Message, TextPart, Turn
+from toolwire.wire.fields import report
+from toolwire.wire.responses import decode as responses
 
 TOOL = {
     "type": "function",

@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwire.backends.base import Capabilities
-from toolwire.config import Settings
-from toolwire.errors import ToolwireError, status_of
-from toolwire.gateway.images import checked
+from toolwire.core.errors import ToolwireError, status_of
+from toolwire.core.turn import Message, OtherPart, Turn
+from toolwire.gateway.images import checked, problem, urls_in
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.gateway.urls import problem, urls_in
+from toolwire.settings.types import Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.turn import Message, OtherPart, Turn
 
 INSIDE = "169.254.169.254"
 REFUSED = [

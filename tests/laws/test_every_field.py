@@ -20,11 +20,12 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 
 from toolwire.backends.openai.backend import OpenAIBackend
 from toolwire.backends.openai.render import render
-from toolwire.config import ToolSettings
-from toolwire.decode import chat, responses
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
+from toolwire.core.ids import counting_ids
 from toolwire.gateway.plan import make_plan
-from toolwire.ids import counting_ids
+from toolwire.settings.types import ToolSettings
+from toolwire.wire.chat import decode as chat
+from toolwire.wire.responses import decode as responses
 
 Body = dict[str, Any]
 BOOKKEEPING = {

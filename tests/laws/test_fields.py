@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.gateway.fields import FIELDS
+from toolwire.wire.fields import FIELDS
 
 OPENAPI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openai-openapi.json"
 

@@ -11,10 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "toolwire"
 PURE = [
-    *sorted((SOURCE / "decode").rglob("*.py")),
-    *sorted((SOURCE / "encode").rglob("*.py")),
-    *sorted((SOURCE / "emulate").rglob("*.py")),
-    *(SOURCE / name for name in ("policy.py", "aggregator.py", "assemble.py", "partial.py", "payloads.py", "turn.py", "events.py", "errors.py")),
+    *(path for package in ("core", "wire", "emulate") for path in sorted((SOURCE / package).rglob("*.py")) if path.name != "ids.py"),
     SOURCE / "gateway" / "plan.py",
     SOURCE / "gateway" / "interpret.py",
 ]

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from toolwire.core.events import CallArgs, CallEnd, Text
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.events import CallArgs, CallEnd, Text
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import uvloop
 
+from doubles.clients import HOSTILE, PATHS, ToolLoop, connected, harass, post, read_answer
+from doubles.watched import Watched
 from toolwire.backends.base import Batch
-from toolwire.config import LimitSettings, ServerSettings, Settings
-from toolwire.events import Finish, Text
+from toolwire.core.events import Finish, Text
+from toolwire.core.turn import Turn
 from toolwire.gateway.pipeline import Gateway
+from toolwire.settings.types import LimitSettings, ServerSettings, Settings
 from toolwire.surfaces.http import exchange, protocol
 from toolwire.testing import ScriptedBackend
-from toolwire.testing.clients import HOSTILE, PATHS, ToolLoop, connected, harass, post, read_answer
-from toolwire.testing.watched import Watched
-from toolwire.turn import Turn
 
 CHAT = PATHS["chat"]
 BLOCK = "x" * 8192

@@ -24,16 +24,16 @@ import aiohttp
 import pytest
 import redis as redis_library
 
-from toolwire.__main__ import build_parser
-from toolwire.config import ConfigError, ServerSettings, Settings, StoreSettings, print_config
-from toolwire.configfile import load
-from toolwire.gateway.nodes import Nodes, Peer
-from toolwire.judge import fold, judge_sse
-from toolwire.surfaces.http.forward import HOP, call_ids
-from toolwire.surfaces.http.joining import check, node_address, worker_address
-from toolwire.surfaces.http.workers import MARGIN_S
-from toolwire.testing.nodes import Nginx, Node, RedisServer, missing
-from toolwire.testing.postgres import binaries, shared
+from doubles.nodes import Nginx, Node, RedisServer, missing
+from doubles.postgres import binaries, shared
+from toolwire.cli.main import build_parser
+from toolwire.cluster.forward import HOP, call_ids
+from toolwire.cluster.joining import check, node_address, worker_address
+from toolwire.cluster.nodes import Nodes, Peer
+from toolwire.cluster.workers import MARGIN_S
+from toolwire.conform.judge import fold, judge_sse
+from toolwire.settings.load import load
+from toolwire.settings.types import ConfigError, ServerSettings, Settings, StoreSettings, print_config
 
 DEPLOY = Path(__file__).resolve().parents[2] / "docs" / "deploy"
 KEYS = {name: {"authorization": f"Bearer {name}-key"} for name in ("one", "two")}

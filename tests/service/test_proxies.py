@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from websockets.frames import Frame, Opcode
 
-from toolwire.testing.clients import connected
-from toolwire.testing.nodes import Server, _program, free_port, wait_for_port
-from toolwire.testing.watched import Watched
+from doubles.clients import connected
+from doubles.nodes import Server, _program, free_port, wait_for_port
+from doubles.watched import Watched
 
 CLIENTS, EACH = 25, 40
 KEYS = ("sk-user-one-0001", "sk-user-two-0002")
@@ -203,6 +203,10 @@ async def read(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
     return int(head.split(b" ", 2)[1]), head, body
 
 
+class Unanswered(Exception):
+    """The connection was closed before a byte of the answer came."""
+
+
 class Client:
     """Asks again and again by a few connections. `wrong`: what it should not have got."""
 
@@ -220,11 +224,23 @@ class Client:
             left = [one for one in made if one[2].to_outside is to_outside]
             while left:
                 async with connected(self._proxy.outside if to_outside else self._proxy.port) as (reader, writer):
-                    while left and await self._ask(reader, writer, *left.pop()):
-                        pass
+                    goes_on, used = True, False
+                    while left and goes_on:
+                        one = left.pop()
+                        try:
+                            goes_on = await self._ask(reader, writer, *one)
+                        except Unanswered as error:
+                            goes_on = False
+                            if (
+                                used
+                            ):  # a proxy may close a kept connection at any time, as nginx does when it answered before the whole body was there
+                                left.append(one)
+                            else:
+                                self.wrong.append(f"{one[0]}: {error!r}")
+                        used = True
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: str, mark: str, ask: Ask) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection goes on. Raises `Unanswered` where it was closed before a byte of the answer."""
         places = sorted(self._chance.randrange(len(ask.wire)) for _ in range(self._chance.randrange(3)))
         for start, end in zip([0, *places], [*places, len(ask.wire)], strict=True):
             writer.write(ask.wire[start:end])
@@ -232,6 +248,8 @@ class Client:
         try:
             status, head, body = await read(reader)
         except (OSError, asyncio.IncompleteReadError) as error:
+            if not getattr(error, "partial", b""):
+                raise Unanswered from error
             self.wrong.append(f"{kind}: {error!r}")
             return False
         self.got[f"{kind}: {status}"] += 1

@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from toolwire.decode import body, chat, responses
+from doubles.openapi import Request, Requests
+from doubles.watched import Watched
+from toolwire.core.errors import KINDS, ToolwireError
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.encode.sse import SseReader
-from toolwire.errors import KINDS, ToolwireError
-from toolwire.testing.openapi import Request, Requests
-from toolwire.testing.watched import Watched
+from toolwire.wire import body
+from toolwire.wire.chat import decode as chat
+from toolwire.wire.responses import decode as responses
+from toolwire.wire.sse import SseReader
 
 OPENAPI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openai-openapi.json"
 REQUESTS = int(os.environ.get("TOOLWIRE_FUZZ_REQUESTS", "10"))

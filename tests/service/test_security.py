@@ -25,28 +25,24 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from toolwire.backends.acp.launch import launch
-from toolwire.backends.acp.options import AcpOptions
-from toolwire.backends.acp.profiles import PROFILES
-from toolwire.backends.agents.children import Child
+from toolwire.backends.acp.profiles import PROFILES, AcpOptions, launch
+from toolwire.backends.agents.processes import Child
 from toolwire.backends.codex.home import environment as codex_environment
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.cursor.home import Home as CursorHome
+from toolwire.backends.cursor.process import Home as CursorHome
 from toolwire.backends.local.pull import seen_by_pip
-from toolwire.config import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
-from toolwire.errors import ToolwireError
-from toolwire.gateway.images import ImageFetcher, ImageLimits, checked
-from toolwire.gateway.journal import Journal
-from toolwire.gateway.masking import secrets_among, secrets_of
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import ImagePart, Message, OtherPart, Turn
+from toolwire.gateway.images import ImageFetcher, ImageLimits, checked, is_public
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.segments import Segments, TurnRecord
-from toolwire.gateway.store import Store
-from toolwire.gateway.urls import is_public
-from toolwire.surfaces.http.auth import Gate
-from toolwire.surfaces.http.proxies import Proxies
+from toolwire.observe.journal import Journal
+from toolwire.observe.journal_files import Segments, TurnRecord
+from toolwire.observe.masking import secrets_among, secrets_of
+from toolwire.settings.types import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
+from toolwire.store.store import Store
+from toolwire.surfaces.http.auth import Gate, Proxies
 from toolwire.surfaces.http.server import tls_files
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.turn import ImagePart, Message, OtherPart, Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 OnASocket = Callable[..., AbstractAsyncContextManager[str]]
@@ -234,7 +230,7 @@ async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(on_a_socket: 
 
 
 async def test_a_key_for_some_models_does_not_read_metrics_of_all(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
-    from toolwire.gateway.keys import KeyRecords
+    from toolwire.access.keys import KeyRecords
 
     store = Store("sqlite://")
     (_, some), (_, every) = [await KeyRecords(store).add(name, {"models": models}, {}) for name, models in (("some", ["n*"]), ("every", ["*"]))]
@@ -513,7 +509,7 @@ async def test_no_secret_of_any_setting_reaches_log_journal_errors_or_metrics(tm
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     upstream = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     store = Store(f"sqlite:///{tmp_path}/state/toolwire.db")
-    from toolwire.gateway.keys import KeyRecords
+    from toolwire.access.keys import KeyRecords
 
     stored = (await KeyRecords(store).add("laptop", {"models": ["*"]}, {}))[1]
     await store.close()
@@ -602,7 +598,7 @@ async def test_memory_lets_go_of_old_turns_too(tmp_path: Path, monkeypatch: pyte
     gateway.told.now()
     assert len(journal.records()) == 1 and journal.held_bytes > 0
     later = time.time() + 2 * 86400
-    monkeypatch.setattr("toolwire.gateway.journal.time.time", lambda: later)
+    monkeypatch.setattr("toolwire.observe.journal.time.time", lambda: later)
     assert journal.records() == [] and journal.held_bytes == 0
     await gateway.close()
 

@@ -14,10 +14,10 @@ from statistics import linear_regression
 
 import pytest
 
-from toolwire.gateway.journal import MOST_RECORDS
-from toolwire.gateway.segments import Segments, TurnRecord
-from toolwire.testing.clients import ToolLoop
-from toolwire.testing.watched import Held, Watched
+from doubles.clients import ToolLoop
+from doubles.watched import Held, Watched
+from toolwire.observe.journal import MOST_RECORDS
+from toolwire.observe.journal_files import Segments, TurnRecord
 
 SECONDS = float(os.environ.get("TOOLWIRE_SOAK_S", "20"))
 WARM_S = min(60.0, 0.4 * SECONDS)

@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.gateway.keys import KeyRecords
-from toolwire.gateway.store import Store
-from toolwire.surfaces.http.siblings import merged
-from toolwire.testing.nodes import Node, RedisServer, missing
+from doubles.nodes import Node, RedisServer, missing
+from toolwire.access.keys import KeyRecords
+from toolwire.cluster.siblings import merged
+from toolwire.store.store import Store
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 KEY = {"authorization": "Bearer a-key"}

@@ -12,18 +12,18 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from toolwire.config import LimitSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
+from doubles.served import served
+from toolwire.access.limits import Limits
+from toolwire.access.usage import UsageBook
 from toolwire.gateway.catalog import Catalog
-from toolwire.gateway.limits import Limits
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
-from toolwire.gateway.queueing import Queues
+from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import OnSlow
-from toolwire.gateway.store import Store
-from toolwire.gateway.usage import UsageBook
+from toolwire.settings.types import LimitSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
+from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.server import DrainingServer
-from toolwire.testing.served import served
 
 
 class FakeGateway:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.gateway.store import Store
-from toolwire.testing.notes import Notes
+from doubles.notes import Notes
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 
 

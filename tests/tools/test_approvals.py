@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from toolwire.errors import ToolwireError
-from toolwire.gateway.engines import sqlite
-from toolwire.gateway.schema import MIGRATIONS
-from toolwire.gateway.store import Store
-from toolwire.ids import counting_ids
-from toolwire.testing.notes import Person
+from doubles.notes import Person
+from toolwire.core.errors import ToolwireError
+from toolwire.core.ids import counting_ids
+from toolwire.store import sqlite
+from toolwire.store.schema import MIGRATIONS
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals, token_of
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Stage, Touched
 

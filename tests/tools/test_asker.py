@@ -8,15 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toolwire.gateway.store import Store
-from toolwire.tools.approvals import Approvals
-from toolwire.tools.asker import is_gone, this_process
+from toolwire.store.store import Store
+from toolwire.tools.approvals import Approvals, is_gone, this_process
 
 ASKS = """
 import asyncio, sys
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.asker import this_process
+from toolwire.tools.approvals import this_process
 from toolwire.tools.contract import Asking, Preview
 
 async def main():

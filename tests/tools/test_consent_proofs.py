@@ -21,19 +21,18 @@ from typing import Any
 
 import pytest
 
-from toolwire.config import Settings
+from doubles.notes import Person
 from toolwire.emulate.dialects import DIALECTS
-from toolwire.emulate.form import Form
+from toolwire.emulate.prompt import Form
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
+from toolwire.settings.types import Settings
+from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.notes import Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.library import Library
-from toolwire.tools.loop import Called, Conversation, Happening
-from toolwire.tools.models import GatewayModel
+from toolwire.tools.loop import Called, Conversation, GatewayModel, Happening
 from toolwire.tools.vault_tools import tools_of
 
 ASKING = Asking("session-1", "m", "test")
@@ -200,15 +199,15 @@ async def test_a_change_opens_the_old_text_for_the_difference_and_that_stays_her
 CHILD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from toolwire.config import Settings
+from toolwire.settings.types import Settings
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Conversation
-from toolwire.tools.models import GatewayModel
+from toolwire.tools.loop import GatewayModel
 from toolwire.tools.vault_tools import opened
 
 folder, state, script, decisions = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
@@ -374,8 +373,8 @@ async def test_a_path_in_a_note_is_no_grant_to_read_it(talk: Callable[..., Talk]
 WRITER = """
 import asyncio, json, sys
 from pathlib import Path
-from toolwire.gateway.store import Store
-from toolwire.testing.notes import Person
+from toolwire.store.store import Store
+from doubles.notes import Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
@@ -434,7 +433,7 @@ async def test_killed_at_any_point_no_note_is_half_and_no_approval_is_lost(folde
 ASKER = """
 import asyncio, sys
 from pathlib import Path
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, ToolCall
 from toolwire.tools.executor import Executor, Toolbox

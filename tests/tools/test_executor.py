@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from toolwire.testing.notes import Notes, Person
+from doubles.notes import Notes, Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Ran, ToolCall, ToolFailed
 from toolwire.tools.executor import CANCELLED, NO_DECISION, NOT_CHANGED, TOO_MANY, UNEXPECTED, Executor, Toolbox

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from toolwire.config import Settings
+from doubles.notes import Notes, Person
 from toolwire.gateway.pipeline import Gateway
+from toolwire.settings.types import Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.notes import Notes, Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.loop import Budget, Called, Conversation, Did, Ended, Happening, Said, Thought, marked
-from toolwire.tools.models import GatewayModel
+from toolwire.tools.loop import Budget, Called, Conversation, Did, Ended, GatewayModel, Happening, Said, Thought, marked
 
 ASKING = Asking("session-1", "m", "test")
 YES, NO = Decision(True), Decision(False)

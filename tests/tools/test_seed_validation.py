@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from toolwire.config import Settings, ToolSettings
+from toolwire.core.turn import Call, Message, Result
 from toolwire.gateway.pipeline import Gateway
-from toolwire.surfaces.terminal import cards
+from toolwire.settings.types import Settings, ToolSettings
+from toolwire.surfaces import cards
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.library import Library
-from toolwire.tools.loop import Called, Conversation, Did, Ended, Happening, Said
-from toolwire.tools.models import GatewayModel
+from toolwire.tools.loop import Called, Conversation, Did, Ended, GatewayModel, Happening, Said
 from toolwire.tools.vault_tools import tools_of
-from toolwire.turn import Call, Message, Result
 
 NOTES = {
     "Programming/TypeScript Basics.md": "TypeScript is a typed superset of JavaScript.\n",

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from toolwire.surfaces.terminal import rules
+from doubles.notes import Person
 from toolwire.surfaces.terminal.surface import RuleSurface
-from toolwire.testing.notes import Person
+from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import NOT_CHANGED, Executor, Toolbox
@@ -675,7 +675,7 @@ async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_
 
 
 async def test_the_tools_of_a_vault_open_with_the_settings_patterns(folder: Path, tmp_path: Path, approvals: Approvals, monkeypatch: Any) -> None:
-    from toolwire.config import Settings, VaultSettings
+    from toolwire.settings.types import Settings, VaultSettings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     async with opened(Settings(vault=VaultSettings(exclude=("Diary/",))), folder) as tools:

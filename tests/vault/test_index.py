@@ -21,12 +21,10 @@ from typing import Any
 import pytest
 
 from toolwire.vault import refresh as refreshing
-from toolwire.vault.index import _SETTINGS, Index
+from toolwire.vault.index import _SETTINGS, Index, Place, watch
 from toolwire.vault.paths import Vault
-from toolwire.vault.place import Place
 from toolwire.vault.policy import Limits, PathRefused
 from toolwire.vault.search import search
-from toolwire.vault.watch import watch
 
 KILL_ROUNDS = int(os.environ.get("TOOLWIRE_KILL_ROUNDS", "4"))
 

@@ -323,6 +323,7 @@ def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_return
     page.keyboard.press("Shift+Tab")
     assert page.evaluate(INSIDE)
     tab_to(button(dialog, "Approve and Execute"))
+    expect(button(dialog, "Approve and Execute")).to_be_enabled()  # a change makes it inert for half a second
     page.keyboard.press("Space")
     gone(page)
     expect(box).to_be_focused()

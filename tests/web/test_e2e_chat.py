@@ -9,7 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from toolwire.surfaces.terminal.conversation_note import parse
+from toolwire.surfaces.conversation_note import parse
 
 MARKDOWN = """## Teas
 

@@ -16,7 +16,7 @@ READ = {"m": {"script": 'call file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n
 
 ASKER = """
 import asyncio, json, sys
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Preview, Touched
 

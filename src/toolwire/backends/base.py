@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from toolwire.events import Event
-from toolwire.turn import Result, Turn
+from toolwire.core.events import Event
+from toolwire.core.turn import Result, Turn
 
 Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
 Constrained = Literal["text", "call"]

@@ -26,8 +26,8 @@ EVERY = "*"
 
 # backends whose servers have models of their own: name → (module, source class)
 SOURCES: dict[str, tuple[str, str]] = {
-    "openai": ("toolwire.backends.openai.source", "OpenAISource"),
-    "hosted": ("toolwire.backends.hosted.source", "HostedSource"),
+    "openai": ("toolwire.backends.openai.backend", "OpenAISource"),
+    "hosted": ("toolwire.backends.hosted.backend", "HostedSource"),
     "cursor": ("toolwire.backends.cursor.source", "CursorSource"),
 }
 

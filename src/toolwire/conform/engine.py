@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolwire.conform.check import Check
+from toolwire.conform.checks_both import HTTP, alike
+from toolwire.conform.checks_chat import CHAT
+from toolwire.conform.checks_responses import RESPONSES
 from toolwire.conform.exchange import Exchange, Family, Request, mapping, mappings
 from toolwire.conform.judging import Verdict
 from toolwire.conform.probe import Probe
@@ -186,3 +189,29 @@ def _absence(probe: Probe, exchange: Exchange) -> Absence | None:
 def _refused(probe: Probe, exchange: Exchange) -> str:
     what, which = ("the key", "the right one") if probe.has_key else ("a request without a key", "one")
     return f"{what} is refused at {exchange.request.path} ({probe.masked(exchange.refusal)}); give {which} with --api-key"
+
+
+# --- catalogue ------------------------------------------------------------
+#
+# The checks. Each is a row: its id, what it demands, where the demand comes from, how a client suffers
+# when it fails, what is asked, how it is judged. A row of level `required` breaks clients when it fails;
+# `optional` rows are the finish. The tests use the same table as their manifest: every row has a test that
+# it passes and a test that it can fail.
+
+CATALOGUE: tuple[Check, ...] = (*HTTP, *alike("chat"), *CHAT, *alike("responses"), *RESPONSES)
+BY_ID = {check.id: check for check in CATALOGUE}
+assert len(BY_ID) == len(CATALOGUE)
+assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
+
+
+def chosen(patterns: str) -> tuple[Check, ...]:
+    """The checks whose id is named, or begins with what is named and a dot: `chat.stream,http`. Raises KeyError for what fits none."""
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    for pattern in wanted:
+        if not any(_fits(check.id, pattern) for check in CATALOGUE):
+            raise KeyError(pattern)
+    return tuple(check for check in CATALOGUE if not wanted or any(_fits(check.id, pattern) for pattern in wanted))
+
+
+def _fits(id: str, pattern: str) -> bool:
+    return id == pattern or id.startswith(pattern.removesuffix("*").removesuffix(".") + ".")

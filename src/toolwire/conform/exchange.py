@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from toolwire.judge import Frame, fold, split_sse
-from toolwire.turn import Api
+from toolwire.conform.judge import Frame, fold, split_sse
+from toolwire.core.turn import Api
 
 Family = Literal["http", "chat", "responses"]
 EXCERPT = 160

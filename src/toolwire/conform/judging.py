@@ -16,9 +16,9 @@ from typing import Any, Literal
 import jsonschema_rs
 
 from toolwire.conform.exchange import Exchange, mapping
+from toolwire.conform.judge import judge_error
 from toolwire.conform.problems import UNREADABLE, problems_of
 from toolwire.conform.questions import CITY, SCHEMA, SECRET
-from toolwire.judge import judge_error
 
 Result = Literal["pass", "fail", "not-run"]
 Seen = Sequence[Exchange]

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from toolwire.conform.exchange import Exchange
-from toolwire.conform.mend import NAMELESS, Dropped, mend_body, mend_stream
+from toolwire.conform.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
 from toolwire.conform.questions import QUESTIONS, TOOL_NAMES
-from toolwire.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
-from toolwire.turn import Api
+from toolwire.conform.repair import NAMELESS, Dropped, mend_body, mend_stream
+from toolwire.core.turn import Api
 
 SHAPE = ("missing_key", "wrong_value", "unknown_key")
 AS_SENT = (*SHAPE, "sse_syntax", "encoding", "unterminated_event", "event_name", "not_json")

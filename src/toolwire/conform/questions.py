@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolwire.conform.exchange import Exchange, Family, Request
-from toolwire.turn import Api
+from toolwire.core.turn import Api
 
 Earlier = Mapping[str, Exchange]
 Build = Callable[[str, Earlier], Request | None]

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event
-from toolwire.turn import ToolSpec
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
+from toolwire.core.turn import ToolSpec
 
 INPUT = "input"
 

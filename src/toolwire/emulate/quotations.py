@@ -58,3 +58,129 @@ class Quotations:
         if self._seen is None:
             self._seen = seen("\n".join(self._texts))
         return seen(block) in self._seen
+
+
+# --- fence ------------------------------------------------------------
+#
+# Where the text stands: at the start of a line, inside a code fence, inside inline code. Fed with every
+# character of text, in pieces of any size. Fences are CommonMark's, seen through block quotes and lists at
+# any depth: at least three backticks or tildes at the start of a line, closed by at least as many of the
+# same with nothing behind them. Inline code is what stands behind a run of backticks, up to the next run
+# of the same length or the line's end; behind a run at the end of its line, up to the next of the same
+# length or the paragraph's end. In doubt the text counts as code: then a recovery dialect does not fire,
+# which is the safe side. Standard library only.
+
+_START, _RUN, _INFO, _REST = range(4)
+_PREFIX = frozenset(" \t\r>*+-0123456789.)")  # what may stand before a fence: white space, quotes, list items
+_RUNS = re.compile("`+|[^`]+")
+
+
+class FenceTracker:
+    """`blank`: nothing but white space, or what may yet be a fence, stands on this line so far."""
+
+    __slots__ = ("_bare", "_carried", "_char", "_count", "_open", "_phase", "_span", "_ticks", "blank")
+
+    def __init__(self) -> None:
+        self._open: tuple[str, int] | None = None
+        self._carried = 0  # how long the run is that opened inline code at the end of an earlier line
+        self._newline()
+
+    def _newline(self) -> None:
+        self._phase = _START
+        self._char = ""
+        self._count = 0
+        self._span = 0  # how long the run is that opened inline code on this line
+        self._ticks = 0  # of the run that is being read
+        self.blank = True
+        self._bare = True  # nothing but white space behind the run
+
+    @property
+    def inside(self) -> bool:
+        """Within a fence, its opening line included, or within inline code."""
+        if self._open is not None or self._span != self._ticks or self._carried not in (0, self._ticks):
+            return True
+        return self._phase in (_RUN, _INFO) and (self._count >= 3 or self._char == "~")
+
+    @property
+    def line_start(self) -> bool:
+        """Only white space so far on this line."""
+        return self.blank and self._phase in (_START, _REST)
+
+    def feed(self, text: str) -> None:
+        position, end = 0, len(text)
+        while position < end:
+            if self._phase == _REST and not self.blank:  # nothing more to learn on this line, but for inline code
+                stop = text.find("\n", position)
+                self._spans(text, position, stop if stop >= 0 else end)
+                if stop < 0:
+                    break
+                position = stop
+            char = text[position]
+            if char == "\n":
+                self._end_line()
+            else:
+                self._step(char)
+            position += 1
+
+    def _spans(self, text: str, start: int, stop: int) -> None:
+        if not (self._ticks or self._span) and text.find("`", start, stop) < 0:
+            return
+        for run in _RUNS.finditer(text, start, stop):
+            if text[run.start()] == "`":
+                self._ticks += run.end() - run.start()
+            else:
+                self._end_run()
+                self._bare = self._bare and run.group().isspace()
+
+    def _end_run(self) -> None:
+        """Behind a run: it opened inline code, closed it, or stands in it."""
+        if not self._ticks:
+            return
+        self._bare = not self._span and self._ticks != self._carried
+        if self._ticks == self._carried:
+            self._carried = 0
+        if self._ticks == self._span or not self._span:
+            self._span = self._ticks - self._span
+        self._ticks = 0
+
+    def _step(self, char: str) -> None:
+        phase = self._phase
+        if phase == _START:
+            if char in "`~":
+                self._phase, self._char, self._count = _RUN, char, 1
+                self._ticks = int(char == "`")
+            elif char in _PREFIX:
+                self.blank = self.blank and char.isspace()
+            else:
+                self._phase, self.blank = _REST, False
+        elif phase == _RUN and char == self._char:
+            self._count += 1
+            self._ticks += char == "`"
+        else:
+            self._behind_run(char)
+
+    def _behind_run(self, char: str) -> None:
+        if self._count < 3:  # inline code, or a stray tick
+            self._phase, self.blank = _REST, False
+            self._spans(char, 0, 1)
+        elif char == "`" and self._char == "`":  # ```code``` on one line is a code span, not a fence
+            self._phase, self.blank, self._ticks = _REST, False, self._count
+            self._end_run()
+            self._ticks, self._bare = 1, False
+        else:
+            self._phase, self._ticks = _INFO, 0
+            self._bare = self._bare and char.isspace()
+
+    def _end_line(self) -> None:
+        fence = self._phase in (_RUN, _INFO) and self._count >= 3
+        if fence or self._open is not None or self._phase == _START:
+            self._carried = 0
+        else:
+            self._end_run()
+            self._carried = self._carried or (self._span if self._bare else 0)
+        if fence:
+            if self._open is None:
+                self._open = (self._char, self._count)
+            elif self._char == self._open[0] and self._count >= self._open[1] and self._bare:
+                self._open = None
+        self._newline()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolwire.turn import ToolSpec
+from toolwire.core.turn import ToolSpec
 
 _PREFIXES = ("functions.", "functions/", "function.", "tools.", "default_api.")
 

@@ -21,22 +21,19 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text, Thought
+from toolwire.core.turn import ToolSpec
 from toolwire.emulate.dialects import Dialect, JsonBlock, Opener, TagBlock, select
 from toolwire.emulate.dialects.shapes import ElementBlock, GemmaBlock, HeadedBlock, PythonBlock
-from toolwire.emulate.element_block import element_block
-from toolwire.emulate.fence import FenceTracker
-from toolwire.emulate.gemma_block import gemma_block
-from toolwire.emulate.headed_block import headed_block
-from toolwire.emulate.json_block import json_block
+from toolwire.emulate.grammars.gemma_block import gemma_block
+from toolwire.emulate.grammars.json_block import headed_block, json_block
+from toolwire.emulate.grammars.python_block import python_block
+from toolwire.emulate.grammars.reading import LONGEST, Reading, peek
+from toolwire.emulate.grammars.tag_block import element_block, tag_block
 from toolwire.emulate.openers import Openers
-from toolwire.emulate.python_block import python_block
-from toolwire.emulate.quotations import Quotations
-from toolwire.emulate.reading import LONGEST, Reading, peek
+from toolwire.emulate.quotations import FenceTracker, Quotations
 from toolwire.emulate.registry import ToolRegistry
-from toolwire.emulate.tag_block import tag_block
 from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
-from toolwire.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text, Thought
-from toolwire.turn import ToolSpec
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
 """Judges complete arguments against the tool's schema; the codes of what is wrong, empty when all is well."""

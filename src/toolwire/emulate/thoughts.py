@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from toolwire.emulate.reading import LONGEST, Reading, literal, peek, until
+from toolwire.emulate.grammars.reading import LONGEST, Reading, literal, peek, until
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from time import perf_counter
 
+from toolwire.access.limits import Ticket
 from toolwire.backends.base import Batch
-from toolwire.events import CallBegin, Finish, Usage
-from toolwire.gateway.contents import Contents
-from toolwire.gateway.limits import Ticket
-from toolwire.policy import Policy
+from toolwire.core.events import CallBegin, Finish, Usage
+from toolwire.core.policy import Policy
+from toolwire.observe.tracing import Contents
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from toolwire.decode import responses as decode_responses
-from toolwire.encode.chat import SERVICE_TIER, ChatBody, ChatEncoder
-from toolwire.encode.responses import ResponsesEncoder
-from toolwire.encode.sse import comment_frame
-from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure
-from toolwire.gateway.memory import Memory
-from toolwire.gateway.store import Store, StoredResponse
-from toolwire.ids import IdFactory
-from toolwire.turn import Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Event, Failure
+from toolwire.core.ids import IdFactory
+from toolwire.core.turn import Turn
+from toolwire.gateway.records import Memory
+from toolwire.store.store import Store, StoredResponse
+from toolwire.wire.chat.encode import SERVICE_TIER, ChatBody, ChatEncoder
+from toolwire.wire.responses import decode as decode_responses
+from toolwire.wire.responses.encode import ResponsesEncoder
+from toolwire.wire.sse import comment_frame
 
 log = logging.getLogger("toolwire.gateway")
 _encode = msgspec.json.Encoder().encode

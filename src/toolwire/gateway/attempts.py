@@ -15,14 +15,14 @@ from contextlib import aclosing
 from time import perf_counter
 
 from toolwire.backends.base import Backend, Batch
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Usage
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Usage
+from toolwire.core.ids import IdFactory
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.timeouts import Timeouts
-from toolwire.ids import IdFactory
-from toolwire.tape import FULL, LARGE, passing
-from toolwire.trace import Trace
+from toolwire.observe.tape import FULL, LARGE, passing
+from toolwire.observe.trace import Trace
 
 log = logging.getLogger("toolwire.gateway")
 HELD_LIMIT = 4 * 1024 * 1024

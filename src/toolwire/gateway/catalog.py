@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 from toolwire.backends import registry
 from toolwire.backends.base import Backend, Source
-from toolwire.config import ModelSettings
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
+from toolwire.settings.types import ModelSettings
 
 log = logging.getLogger("toolwire.gateway")
 FRESH_S = 30.0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from toolwire.backends.base import Batch
-from toolwire.policy import Policy
+from toolwire.core.policy import Policy
 
 
 async def with_grace(source: AsyncGenerator[Batch, None], policy: Policy, grace: float) -> AsyncGenerator[Batch, None]:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
-from toolwire.events import CallBegin, Failure, Finish, Text
+from toolwire.core.events import CallBegin, Failure, Finish, Text
+from toolwire.core.ids import IdFactory
+from toolwire.core.turn import Result, Turn
 from toolwire.gateway.attempts import interpreted
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.parked import Claim, Parking
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.timeouts import Timeouts
-from toolwire.ids import IdFactory
-from toolwire.trace import Trace
-from toolwire.turn import Result, Turn
+from toolwire.observe.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from toolwire.backends.base import LiveRun
-from toolwire.config import ParkedSettings
-from toolwire.decode.history import NO_RESULT
-from toolwire.errors import ToolwireError
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+from toolwire.settings.types import ParkedSettings
+from toolwire.wire.history import NO_RESULT
 
 NOTICE_S = 0.5
 """How long a continuation waits for another one of the same run to be given up."""

@@ -16,34 +16,33 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from toolwire.abreast import Abreast
+from toolwire.access.keys import KeyGrant, no_model
+from toolwire.access.limits import Limits, Ticket, estimate
+from toolwire.access.usage import UsageBook
 from toolwire.backends.base import Backend
-from toolwire.config import Settings
-from toolwire.decode import body as request_body
-from toolwire.decode import chat as decode_chat
-from toolwire.decode import responses as decode_responses
-from toolwire.encode.sse import encode
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.core.ids import IdFactory, random_id
+from toolwire.core.turn import Api, Item, Turn
+from toolwire.gateway.abreast import Abreast
 from toolwire.gateway.answers import open_answer
 from toolwire.gateway.catalog import Catalog
-from toolwire.gateway.compaction import Compaction, check_input
+from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked
-from toolwire.gateway.journal import Journal
-from toolwire.gateway.keys import KeyGrant, no_model
-from toolwire.gateway.limits import Limits, Ticket, estimate
 from toolwire.gateway.parked import Parking
-from toolwire.gateway.queueing import Queues
+from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
-from toolwire.gateway.seals import Seals
-from toolwire.gateway.store import Store
 from toolwire.gateway.told import Told
-from toolwire.gateway.tracing import Tracing, tracing_of
-from toolwire.gateway.usage import UsageBook
-from toolwire.ids import IdFactory, random_id
-from toolwire.trace import current, traced
-from toolwire.turn import Api, Item, Turn
+from toolwire.observe.journal import Journal
+from toolwire.observe.trace import current, traced
+from toolwire.observe.tracing import Tracing, tracing_of
+from toolwire.settings.types import Settings
+from toolwire.store.store import Store
+from toolwire.wire import body as request_body
+from toolwire.wire.chat import decode as decode_chat
+from toolwire.wire.responses import decode as decode_responses
+from toolwire.wire.sse import encode
 
 LARGE_BODY = 128 * 1024
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]

@@ -12,22 +12,21 @@ from functools import partial
 from typing import Literal
 
 from toolwire.backends.base import Backend, Capabilities, Strategy
-from toolwire.config import ToolSettings
+from toolwire.core.errors import ToolwireError
+from toolwire.core.frozen import record
+from toolwire.core.ids import IdFactory
+from toolwire.core.policy import NO_RULES, PolicyRules
+from toolwire.core.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.emulate import freeform, prompt
-from toolwire.emulate.bounding import is_held
 from toolwire.emulate.dialects import DEFAULT
-from toolwire.emulate.exact import exact
-from toolwire.emulate.form import BARE, MARKUP, Form
+from toolwire.emulate.prompt import BARE, MARKUP, Form, text_only, transcript
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
+from toolwire.emulate.schemas.bounding import is_held
+from toolwire.emulate.schemas.schema import exact
 from toolwire.emulate.thoughts import Mentions
-from toolwire.emulate.transcript import text_only, transcript
-from toolwire.errors import ToolwireError
-from toolwire.frozen import record
-from toolwire.gateway.fields import passed, report, thoughts
-from toolwire.ids import IdFactory
-from toolwire.policy import NO_RULES, PolicyRules
-from toolwire.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.settings.types import ToolSettings
+from toolwire.wire.fields import passed, report, thoughts
 
 _NONE = ToolChoice("none")
 _NO_FORM = Form("sentinel", "")
@@ -264,7 +263,7 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:
         return False
-    from toolwire.emulate.schema import is_schema
+    from toolwire.emulate.schemas.schema import is_schema
 
     return not is_schema(tool.parameters) if held else tool.strict or is_schema(tool.parameters)
 
@@ -280,7 +279,7 @@ def _scanner(
 ) -> Callable[[], ToolCallParser]:
     check = None
     if any(tool.strict for tool in tools):
-        from toolwire.emulate.schema import SchemaCheck
+        from toolwire.emulate.schemas.schema import SchemaCheck
 
         check = SchemaCheck(tools)
     chosen = ("sentinel",) if settings.strict_sentinel and form.dialect == "sentinel" else dialects

@@ -15,26 +15,26 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from toolwire.backends.base import Backend, Batch
-from toolwire.encode.obsidian import ObsidianXml
-from toolwire.errors import ToolwireError, status_of
-from toolwire.events import Dropped, Failure, Finish, Text, Usage
+from toolwire.core.errors import ToolwireError, status_of
+from toolwire.core.events import Dropped, Failure, Finish, Text, Usage
+from toolwire.core.policy import Policy
+from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account
 from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
 from toolwire.gateway.attempts import attempts
 from toolwire.gateway.choices import merged
-from toolwire.gateway.contents import Contents
 from toolwire.gateway.grace import with_grace
 from toolwire.gateway.live import LiveTurn
 from toolwire.gateway.opened import Opened
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
-from toolwire.gateway.queueing import Place
+from toolwire.gateway.queue import Place
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.timeouts import Timeouts
-from toolwire.policy import Policy
-from toolwire.tape import FULL, LARGE, OUT
-from toolwire.trace import Trace
-from toolwire.turn import Api, Turn
+from toolwire.observe.tape import FULL, LARGE, OUT
+from toolwire.observe.trace import Trace
+from toolwire.observe.tracing import Contents
+from toolwire.wire.obsidian import ObsidianXml
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Gateway

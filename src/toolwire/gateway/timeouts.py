@@ -13,9 +13,9 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from toolwire.backends.base import Batch
-from toolwire.config import LimitSettings
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, Refusal, Text, Thought
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, Refusal, Text, Thought
+from toolwire.settings.types import LimitSettings
 
 T = TypeVar("T")
 WORDS = (Text, Thought, Refusal, CallBegin, CallArgs)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toolwire.backends.script import Step, parse_script
-from toolwire.backends.scripted import ScriptedBackend, ScriptedOptions
+from toolwire.backends.scripted.backend import ScriptedBackend, ScriptedOptions
+from toolwire.backends.scripted.script import Step, parse_script
 
 if TYPE_CHECKING:
     from toolwire.testing.upstream import FakeUpstream

@@ -16,8 +16,8 @@ from typing import Any, TypedDict, Unpack
 
 import jsonschema_rs
 
-from toolwire.judge import Problem, fold, frames_of, judge_body, judge_error, judge_sse, same
-from toolwire.turn import Api
+from toolwire.conform.judge import Problem, fold, frames_of, judge_body, judge_error, judge_sse, same
+from toolwire.core.turn import Api
 
 if typing.TYPE_CHECKING:
     import httpx2
@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
 
 
 class JudgeOptions(TypedDict, total=False):
-    """What was asked for; see `toolwire.judge.OrderJudge`."""
+    """What was asked for; see `toolwire.conform.judge.OrderJudge`."""
 
     include_usage: bool
     legacy: bool
@@ -226,7 +226,7 @@ def _extras(value: Any, path: str) -> Iterator[str]:
 
 
 class ReplayJudge:
-    """Serves the bytes to the real openai-python and compares what it holds in the end with `toolwire.judge.fold`."""
+    """Serves the bytes to the real openai-python and compares what it holds in the end with `toolwire.conform.judge.fold`."""
 
     def __init__(self) -> None:
         self._status = 200

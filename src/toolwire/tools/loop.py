@@ -15,8 +15,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from toolwire.core.errors import ToolwireError
+from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.tools.contract import Asking, Outcome, ToolCall
 from toolwire.tools.executor import Executor
+from toolwire.wire.sse import SseReader
 
 Message = dict[str, Any]
 LEAST_S = 30.0
@@ -239,3 +242,38 @@ class _Answer:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}} for call in calls
             ]
         return message
+
+
+# --- models ------------------------------------------------------------
+#
+# The gateway's models as the loop talks to them: in this process, by the same path that every client
+# takes.
+
+
+class GatewayModel:
+    """`caller` is who the turns belong to."""
+
+    def __init__(self, gateway: Gateway, caller: Caller | None = None) -> None:
+        self._gateway = gateway
+        self._caller = caller or Caller()
+
+    async def stream(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            answer = await self._gateway.respond("chat", json.dumps(body).encode("utf-8", "replace"), self._caller)
+        except ToolwireError as error:
+            raise ModelFailed(error.failure.message) from error
+        assert answer.stream is not None
+        reader, failed = SseReader(), ""
+        async with aclosing(answer.stream) as blocks:  # type: ignore[type-var]
+            async for block in blocks:  # to its very end: who leaves a stream before has cancelled it
+                for event in reader.feed(block):
+                    data = event if isinstance(event, bytes) else event.data
+                    if data == b"[DONE]" or failed:
+                        continue
+                    chunk: dict[str, Any] = json.loads(data)
+                    if "error" in chunk:
+                        failed = str((chunk["error"] or {}).get("message") or "the model failed")
+                    else:
+                        yield chunk
+        if failed:
+            raise ModelFailed(failed)

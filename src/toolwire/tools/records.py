@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.contract import Approval, Decision, Grant, Preview, Status
 
 if TYPE_CHECKING:
-    from toolwire.gateway.engines import Connection
+    from toolwire.store.engine import Connection
 
 _APPROVAL = (
     "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, status, decided_at, decided_by, decision,"

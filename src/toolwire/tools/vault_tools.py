@@ -15,16 +15,16 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from toolwire.config import Settings
+from toolwire.settings.types import Settings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
 from toolwire.tools.library import Library, in_thread
-from toolwire.tools.patterns import compiled, fits
+from toolwire.tools.rules import compiled, fits
 from toolwire.vault import Change, Found, Hit, NoteText, PathRefused
 from toolwire.vault.daily import daily_path, daily_settings
+from toolwire.vault.index import watch
 from toolwire.vault.paths import size_shown, too_large
 from toolwire.vault.policy import shown as shown_path
 from toolwire.vault.search import search
-from toolwire.vault.watch import watch
 
 MOST_LISTED = 500
 SNIPPET = 240

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from toolwire.vault.frontmatter import Value
 from toolwire.vault.index import Index
-from toolwire.vault.links import link_ends, link_key, link_name, link_order
 from toolwire.vault.notes import Task
-from toolwire.vault.policy import SEARCHED, extension, key
+from toolwire.vault.policy import SEARCHED, extension, key, link_ends, link_key, link_name, link_order
 from toolwire.vault.words import sayable
 
 MOST = 1000

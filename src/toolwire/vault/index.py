@@ -6,7 +6,14 @@ writer at a time among all processes (`place.py`); readers never wait. `refresh.
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import hashlib
+import logging
 import os
+import re
+import secrets
+import shutil
 import sqlite3
 import threading
 import time
@@ -17,8 +24,109 @@ from types import TracebackType
 from typing import Any
 
 from toolwire.vault.paths import Vault
-from toolwire.vault.place import Place
+from toolwire.vault.policy import PathRefused
 from toolwire.vault.refresh import COLUMNS, INCOMPLETE, SCHEMA, SHIFT, Progress, Refresh, Refresher, fingerprint
+
+# --- place ------------------------------------------------------------
+#
+# Where an index lies: a folder of its owner's alone in the user's cache, named after the vault and the
+# policy it was made by. A database's name is never used twice: to rebuild is to begin a new file and to
+# point `current` at it. So a process that still has the old file open reads on undisturbed, and can not
+# harm the new one. One process writes at a time, by a lock on the file `lock`, which a killed process lets
+# go of.
+
+_GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
+FORGOTTEN_S = 7 * 24 * 3600.0
+"""The age at which the index of another policy over the same vault is removed: it may hold notes that are excluded now."""
+LOOK_S = 0.05
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "toolwire" / "vaults"
+
+
+class Place:
+    """The folder of one index."""
+
+    def __init__(self, vault: Vault, cache: Path | None = None) -> None:
+        root = hashlib.sha256(os.fsencode(vault.root)).hexdigest()[:20]
+        policy = hashlib.sha256(vault.policy.described().encode()).hexdigest()[:8]
+        self.folder = (cache or cache_folder()) / f"{root}-{policy}"
+        self._root = root
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.chmod(self.folder, 0o700)
+        except OSError as error:
+            raise self.unusable(error) from None
+
+    def unusable(self, error: Exception) -> PathRefused:
+        """What a person is told when the folder does not let an index be kept in it."""
+        why = getattr(error, "strerror", None) or error
+        return PathRefused(str(self.folder), f"the index can not be kept here: {why} (XDG_CACHE_HOME may name another folder)", "index")
+
+    def current(self) -> Path | None:
+        """The database in force; None when there is none yet."""
+        try:
+            name = (self.folder / "current").read_text().strip()
+        except (OSError, ValueError):
+            return None
+        return self.folder / name if _GENERATION.fullmatch(name) else None
+
+    def begin(self) -> Path:
+        """An empty file for a new database, readable by its owner only. Not in force before `publish`."""
+        path = self.folder / f"index-{secrets.token_hex(8)}.db"
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return path
+
+    def drop(self, path: Path) -> None:
+        """Removes a database that did not come to be."""
+        with suppress(OSError):
+            for file in self.folder.glob(f"{path.name}*"):
+                file.unlink(missing_ok=True)
+
+    def publish(self, path: Path) -> None:
+        """Puts a database in force and removes the others. Call it under the lock."""
+        pointer = self.folder / f"current-{secrets.token_hex(4)}"
+        fd = os.open(pointer, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(path.name)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(pointer, self.folder / "current")
+        for other in self.folder.iterdir():
+            if other.name not in ("current", "lock") and not other.name.startswith(path.name):
+                other.unlink(missing_ok=True)
+        self._forget()
+
+    def _forget(self) -> None:
+        for other in self.folder.parent.glob(f"{self._root}-*"):
+            if other != self.folder and time.time() - _newest(other) > FORGOTTEN_S:
+                shutil.rmtree(other, ignore_errors=True)
+
+    @contextmanager
+    def writing(self, wait: bool = True, cancelled: Callable[[], bool] | None = None) -> Iterator[bool]:
+        """Holds the lock; gives False when another process has it and it is not waited for, or the wait was cancelled."""
+        fd = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            yield self._lock(fd, wait, cancelled)
+        finally:
+            os.close(fd)
+
+    @staticmethod
+    def _lock(fd: int, wait: bool, cancelled: Callable[[], bool] | None) -> bool:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if not wait or (cancelled is not None and cancelled()):
+                    return False
+                time.sleep(LOOK_S)
+
+
+def _newest(folder: Path) -> float:
+    return max((file.stat().st_mtime for file in folder.glob("*") if file.exists()), default=0.0)
+
 
 APPLICATION = 0x74776976
 MALFORMED = (*(f"no such table: {table}" for table in ("meta", "notes", "words")), INCOMPLETE)
@@ -199,3 +307,45 @@ def damaged(error: sqlite3.DatabaseError) -> bool:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_INTERRUPT", "SQLITE_NOMEM", "SQLITE_IOERR_WRITE")):
         return False
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FORMAT")) or str(error) in MALFORMED
+
+
+# --- watch ------------------------------------------------------------
+#
+# Keeps an index up with the files while something runs, by looking again and again. No system service, no
+# dependency. A look costs a walk over the folder's entries; the pause grows with what it took, so that
+# watching never uses more than a small share of a processor.
+
+log = logging.getLogger("toolwire.vault")
+INTERVAL_S = 2.0
+SHARE = 0.05
+
+
+async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, interval_s: float = INTERVAL_S) -> None:
+    """Refreshes until it is cancelled; `changed` is told, in the event loop, of each refresh that found something. Cancelled in the middle of a
+    refresh it ends that soon and leaves the index whole."""
+    stop = threading.Event()
+    try:
+        while True:
+            pause = interval_s
+            try:
+                done = await _in_thread(index, stop)
+                pause = max(interval_s, done.seconds / SHARE)
+                if done.touched and changed is not None:
+                    changed(done)
+            except (OSError, sqlite3.Error, PathRefused) as error:
+                known = isinstance(error, PathRefused) and error.kind == "index"  # whoever asks for something is told
+                log.log(logging.INFO if known else logging.WARNING, "the vault could not be looked at: %s", error)
+            await asyncio.sleep(pause)
+    finally:
+        stop.set()
+
+
+async def _in_thread(index: Index, stop: threading.Event) -> Refresh:
+    """The thread is waited for also when the caller is cancelled: it ends at the next note."""
+    work = asyncio.ensure_future(asyncio.to_thread(index.refresh, None, stop.is_set, False))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([work])
+        raise

@@ -21,8 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 
-from toolwire.vault.links import link_ends, link_key, link_order
-from toolwire.vault.policy import READABLE, Limits, PathRefused, Policy, extension, name_refused, same
+from toolwire.vault.policy import READABLE, Limits, PathRefused, Policy, extension, link_ends, link_key, link_order, name_refused, same
 
 _COMMON = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 OPEN_FILE = _COMMON | getattr(os, "O_NOCTTY", 0)

@@ -21,10 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from toolwire.vault.links import link_name
 from toolwire.vault.notes import Note, parse
 from toolwire.vault.paths import Entry, Raw, Vault, decoded, unix
-from toolwire.vault.policy import SEARCHED, PathRefused, extension, key
+from toolwire.vault.policy import SEARCHED, PathRefused, extension, key, link_name
 from toolwire.vault.words import composed, indexed
 
 FORMAT = 2

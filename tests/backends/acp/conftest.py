@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from toolwire.backends.acp import AcpBackend, AcpOptions
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure
-from toolwire.judge import fold
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.core.turn import Api
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api
 
-AGENTS = Path(__file__).resolve().parents[2] / "agents"
+AGENTS = Path(__file__).resolve().parents[2] / "acp-agents"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = ("get_weather", "get_time", "read", "write", "bash")
 
@@ -164,7 +164,7 @@ def agent(tmp_path: Path, log: Log, backends: list[AcpBackend], request: pytest.
     def make(*prompts: list[dict[str, Any]], script: dict[str, Any] | None = None, **options: Any) -> AcpBackend:
         path = tmp_path / f"script-{len(backends)}.json"
         path.write_text(json.dumps({"prompts": list(prompts) or None, "log": str(log.path), **(script or {})}))
-        command = (sys.executable, "-m", "toolwire.testing.acp_agent", str(path))
+        command = (sys.executable, "-m", "doubles.acp_agent", str(path))
         given = {"profile": "opencode", "settle_ms": 60, "timeout_s": 20.0, **options}
         made = AcpBackend("m", AcpOptions(command, **given))
         backends.append(made)
@@ -178,7 +178,7 @@ def real(folder: str, program: str) -> str:
     found = AGENTS / folder / "node_modules" / ".bin" / program
     if found.exists() and shutil.which("node"):
         return str(found)
-    missing = f"{program} is missing: npm ci --prefix tests/agents/{folder}"
+    missing = f"{program} is missing: npm ci --prefix tests/acp-agents/{folder}"
     pytest.skip(missing)
 
 

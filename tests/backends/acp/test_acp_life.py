@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from toolwire.backends.acp import AcpBackend, AcpOptions, inspect
-from toolwire.backends.acp.launch import Launch
-from toolwire.backends.acp.place import PREFIX, Place
-from toolwire.backends.acp.process import AgentProcess
+from toolwire.backends.acp.process import PREFIX, AgentProcess, Place
+from toolwire.backends.acp.profiles import Launch
 
 Agent = Callable[..., AcpBackend]
 Talks = Callable[..., Any]
@@ -93,10 +92,10 @@ async def test_memory_is_flat_over_many_turns(agent: Agent, talk: Talks) -> None
 OWNER = """
 import asyncio, json, sys
 from toolwire.backends.acp import AcpBackend, AcpOptions
-from toolwire.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 
 async def main():
-    backend = AcpBackend("m", AcpOptions((sys.executable, "-m", "toolwire.testing.acp_agent", sys.argv[1])))
+    backend = AcpBackend("m", AcpOptions((sys.executable, "-m", "doubles.acp_agent", sys.argv[1])))
     live = backend.open(Turn("chat", "m", (Message("user", (TextPart("x"),)),), tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto")))
     async for batch in live.segment():
         pass

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from doubles.google import DEFAULT_KEY, SIGNATURE, Answer, Call, FakeGoogle, Said
 from toolwire.backends.acp import AcpBackend, AcpOptions, inspect
-from toolwire.testing.google import DEFAULT_KEY, SIGNATURE, Answer, Call, FakeGoogle, Said
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 
 Talks = Callable[..., Any]

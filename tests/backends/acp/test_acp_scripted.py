@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from toolwire.backends.acp import AcpBackend
-from toolwire.config import Settings
+from toolwire.core.turn import Api
 from toolwire.gateway.pipeline import Gateway
-from toolwire.turn import Api
+from toolwire.settings.types import Settings
 
 Agent = Callable[..., AcpBackend]
 Talks = Callable[..., Any]

@@ -10,15 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.acp.failures import failure_of
-from toolwire.backends.acp.launch import find, launch, merged, without
-from toolwire.backends.acp.options import AcpOptions
-from toolwire.backends.acp.permissions import is_clients, outcome
-from toolwire.backends.acp.profiles import PROFILES, listed_names, profile_of, shown_names
-from toolwire.backends.acp.updates import Announced, Calls, text_of, usage_of
+from toolwire.backends.acp.profiles import PROFILES, AcpOptions, find, launch, listed_names, merged, profile_of, shown_names, without
+from toolwire.backends.acp.requests import is_clients, outcome
+from toolwire.backends.acp.updates import Announced, Calls, failure_of, text_of, usage_of
 from toolwire.backends.registry import OptionError, check
-from toolwire.errors import KINDS, ToolwireError
-from toolwire.events import Usage
+from toolwire.core.errors import KINDS, ToolwireError
+from toolwire.core.events import Usage
 
 # --- options and profiles ------------------------------------------------------------------------------------------------------------------------
 

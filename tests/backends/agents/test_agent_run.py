@@ -10,12 +10,11 @@ from dataclasses import replace
 import pytest
 
 from toolwire.backends.agents import run as agent_run
-from toolwire.backends.agents.history import entries, fingerprint, fresh_prompt, known_part, next_prompt
-from toolwire.backends.agents.idle import Idle
+from toolwire.backends.agents.history import Idle, entries, fingerprint, fresh_prompt, known_part, next_prompt
 from toolwire.backends.agents.run import AgentRun
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Usage
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Usage
+from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Work = Callable[[AgentRun], Awaitable[None]]
 

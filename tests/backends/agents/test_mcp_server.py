@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from toolwire.backends.agents.mcp_server import ToolServer, content
-from toolwire.errors import ToolwireError
-from toolwire.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
 
 WEATHER = ToolSpec("get_weather", "The weather.", {"properties": {"city": {"type": "string"}}, "required": ["city"]})
 MODES = ["legacy", "auto"]

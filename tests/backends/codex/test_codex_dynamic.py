@@ -15,12 +15,12 @@ import pytest
 
 from toolwire.backends.base import Batch, ParkingBackend
 from toolwire.backends.codex import CodexBackend
-from toolwire.backends.codex.rpc import Notification, ServerRequest
 from toolwire.backends.codex.thread import Thread
+from toolwire.backends.codex.wire import Notification, ServerRequest
 from toolwire.backends.codex.worker import Worker
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
-from toolwire.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
+from toolwire.core.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CodexBackend]
 LOOK = ToolSpec("look", "Looks something up", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})

@@ -16,13 +16,13 @@ import pytest
 from aiohttp import web
 
 from toolwire.backends.codex import CodexBackend
-from toolwire.config import ModelSettings, ParkedSettings, Settings
-from toolwire.errors import ToolwireError
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Gateway
-from toolwire.judge import fold
+from toolwire.settings.types import ModelSettings, ParkedSettings, Settings
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api
 
 Make = Callable[..., CodexBackend]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

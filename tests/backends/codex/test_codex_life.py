@@ -22,9 +22,9 @@ from toolwire.backends.base import Batch
 from toolwire.backends.codex import CodexBackend, CodexOptions, inspect
 from toolwire.backends.codex.home import scratch
 from toolwire.backends.codex.worker import Worker
-from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure, Finish, Text, Usage
-from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Event, Failure, Finish, Text, Usage
+from toolwire.core.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CodexBackend]
 Living = Callable[[int], set[int]]
@@ -178,7 +178,7 @@ async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex:
     program = f"""
         import uvloop
         from toolwire.backends.codex import CodexBackend, CodexOptions
-        from toolwire.turn import *
+        from toolwire.core.turn import *
 
         async def main():
             options = CodexOptions(bin={new_codex!r}, home={str(homes / "uvloop")!r}, provider={{"base_url": {provider.base_url!r}}})
@@ -344,7 +344,7 @@ async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str
 async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process_is_replaced(
     imitation: Callable[..., str], tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, more: bool, version: str
 ) -> None:
-    monkeypatch.setattr("toolwire.backends.codex.text.AFTER_ANSWER_S", 0.2)
+    monkeypatch.setattr("toolwire.backends.codex.runs.AFTER_ANSWER_S", 0.2)
     binary = imitation(
         f"""
         open({str(tmp_path / "pids")!r}, "a").write(f"{{os.getpid()}} ")

@@ -15,9 +15,9 @@ import pytest
 
 from toolwire.backends.base import Batch
 from toolwire.backends.codex import CodexBackend
-from toolwire.errors import ToolwireError
-from toolwire.events import Event, Failure, Finish, Text, Thought, Usage
-from toolwire.turn import ImagePart, Item, Message, OutputFormat, Sampling, TextPart, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Event, Failure, Finish, Text, Thought, Usage
+from toolwire.core.turn import ImagePart, Item, Message, OutputFormat, Sampling, TextPart, Turn
 
 Make = Callable[..., CodexBackend]
 IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

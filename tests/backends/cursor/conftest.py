@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from doubles.cursor_bridge import FakeCursorBridge
 from toolwire.backends.cursor import CursorBackend, CursorOptions
-from toolwire.testing.cursor_bridge import FakeCursorBridge
 
 KEY = "crsr_0123456789abcdef"
 
@@ -59,7 +59,7 @@ class Launcher:
         words = [
             sys.executable,
             "-m",
-            "toolwire.testing.cursor_bridge",
+            "doubles.cursor_bridge",
             "--log",
             str(self._log),
             *(["--script", str(self._script)] if script else []),

@@ -18,15 +18,14 @@ from typing import Any
 
 import pytest
 
+from doubles.cursor_bridge import FakeCursorBridge
 from toolwire.backends.cursor import CursorBackend, CursorOptions
 from toolwire.backends.cursor.bridge import Bridge
-from toolwire.backends.cursor.client import AGENT, CONTROL, Client
-from toolwire.backends.cursor.connect import ConnectError
+from toolwire.backends.cursor.client import AGENT, CONTROL, Client, ConnectError
 from toolwire.backends.cursor.find import Where, bundled
-from toolwire.backends.cursor.wire import create_agent
-from toolwire.events import Failure
-from toolwire.testing.cursor_bridge import FakeCursorBridge
-from toolwire.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.backends.cursor.session import create_agent
+from toolwire.core.events import Failure
+from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CursorBackend]
 TURN = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
@@ -201,7 +200,5 @@ async def test_a_key_that_cursor_can_not_look_at_or_does_not_know_is_one_clear_e
 def test_the_core_never_imports_the_proprietary_package() -> None:
     import subprocess
 
-    program = (
-        "import sys, toolwire.backends.cursor, toolwire.backends.cursor.source, toolwire.testing.cursor_bridge; sys.exit('cursor_sdk' in sys.modules)"
-    )
+    program = "import sys, toolwire.backends.cursor, toolwire.backends.cursor.source, doubles.cursor_bridge; sys.exit('cursor_sdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

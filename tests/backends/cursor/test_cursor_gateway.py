@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from doubles.cursor_bridge import FakeCursorBridge, Refused
 from toolwire.backends.cursor import CursorBackend
-from toolwire.config import ModelSettings, ParkedSettings, Settings
-from toolwire.errors import ToolwireError
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Gateway
-from toolwire.judge import fold
-from toolwire.testing.cursor_bridge import FakeCursorBridge, Refused
+from toolwire.settings.types import ModelSettings, ParkedSettings, Settings
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api
 
 Make = Callable[..., CursorBackend]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -457,7 +457,7 @@ async def test_a_client_that_hangs_up_cancels_the_run(table: Any, make: Make, br
 
 
 async def test_a_run_that_is_cancelled_before_it_said_anything_is_found_and_cancelled(make: Make, bridge: FakeCursorBridge) -> None:
-    from toolwire.turn import Message, TextPart, Turn
+    from toolwire.core.turn import Message, TextPart, Turn
 
     bridge.play([{"hang": True}])
     backend = make()
@@ -567,7 +567,7 @@ async def test_all_of_cursors_models_are_offered_and_share_one_bridge(table: Any
 
 
 async def test_the_list_of_models_is_kept_for_five_minutes_and_while_cursor_can_not_say(make: Make, bridge: FakeCursorBridge) -> None:
-    from toolwire.backends.cursor.models import Models
+    from toolwire.backends.cursor.source import Models
 
     now = [0.0]
     models = Models(clock=lambda: now[0])

@@ -18,14 +18,13 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.agents.folders import sweep
+from toolwire.backends.agents.processes import sweep
 from toolwire.backends.base import Batch
 from toolwire.backends.cursor import CursorBackend, inspect
-from toolwire.backends.cursor.home import PREFIX
-from toolwire.backends.cursor.process import Process
-from toolwire.errors import ToolwireError
-from toolwire.events import CallBegin, Event, Failure, Finish, Text
-from toolwire.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.backends.cursor.process import PREFIX, Process
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallBegin, Event, Failure, Finish, Text
+from toolwire.core.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CursorBackend]
 Living = Callable[[int], set[int]]

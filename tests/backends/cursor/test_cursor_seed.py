@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from doubles.cursor_bridge import FakeCursorBridge
 from toolwire.backends.cursor import CursorBackend
-from toolwire.config import ModelSettings, Settings
+from toolwire.conform.judge import fold
 from toolwire.gateway.pipeline import Gateway
-from toolwire.judge import fold
-from toolwire.testing.cursor_bridge import FakeCursorBridge
+from toolwire.settings.types import ModelSettings, Settings
 from toolwire.testing.judges import Judge
 
 Make = Callable[..., CursorBackend]

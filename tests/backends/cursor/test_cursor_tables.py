@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.cursor.connect import END, ConnectError, Envelopes, Malformed, envelope, error_of
-from toolwire.backends.cursor.failures import SDK_KINDS, of_error, of_run
+from toolwire.backends.cursor.client import END, SDK_KINDS, ConnectError, Envelopes, Malformed, envelope, error_of, of_error, of_run
 from toolwire.backends.cursor.find import find_bridge
 from toolwire.backends.cursor.options import CursorOptions
 from toolwire.backends.cursor.process import read_ready
-from toolwire.backends.cursor.wire import content, create_agent, inline
+from toolwire.backends.cursor.session import content, create_agent, inline
 from toolwire.backends.registry import OptionError, check, is_source
-from toolwire.errors import KINDS, ToolwireError
-from toolwire.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
+from toolwire.core.errors import KINDS, ToolwireError
+from toolwire.core.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
 
 # --- Connect -------------------------------------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from doubles import anthropic, google
 from toolwire.backends.hosted import HostedBackend
-from toolwire.testing import anthropic, google
 
 SERVERS: dict[str, Any] = {"anthropic": anthropic.FakeAnthropic, "google": google.FakeGoogle}
 MODELS = {"anthropic": "claude-haiku-4-5", "google": "gemini-2.5-flash"}

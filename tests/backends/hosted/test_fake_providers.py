@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from toolwire.testing.anthropic import DEFAULT_KEY as CLAUDE_KEY
-from toolwire.testing.anthropic import Answer as Message
-from toolwire.testing.anthropic import FakeAnthropic, Redacted, Said, Thinking, Use
-from toolwire.testing.anthropic import error as claude_error
-from toolwire.testing.google import DEFAULT_KEY as GEMINI_KEY
-from toolwire.testing.google import SIGNATURE, Answer, Call, FakeGoogle, Thought
-from toolwire.testing.google import Said as Text
-from toolwire.testing.google import error as gemini_error
+from doubles.anthropic import DEFAULT_KEY as CLAUDE_KEY
+from doubles.anthropic import Answer as Message
+from doubles.anthropic import FakeAnthropic, Redacted, Said, Thinking, Use
+from doubles.anthropic import error as claude_error
+from doubles.google import DEFAULT_KEY as GEMINI_KEY
+from doubles.google import SIGNATURE, Answer, Call, FakeGoogle, Thought
+from doubles.google import Said as Text
+from doubles.google import error as gemini_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
 

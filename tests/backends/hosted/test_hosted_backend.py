@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
+from doubles import anthropic as a
+from doubles import google as g
 from toolwire.backends.hosted import HostedBackend, HostedOptions, library
-from toolwire.backends.hosted.memory import CallMemory, Signed, SignedThought
-from toolwire.backends.hosted.source import HostedSource
-from toolwire.errors import KINDS, ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Thought, Usage
-from toolwire.testing import anthropic as a
-from toolwire.testing import google as g
-from toolwire.testing.upstream import Reply
-from toolwire.turn import (
+from toolwire.backends.hosted.backend import HostedSource
+from toolwire.backends.hosted.thinking import CallMemory, Signed, SignedThought
+from toolwire.core.errors import KINDS, ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Thought, Usage
+from toolwire.core.turn import (
     Call,
     ImagePart,
     Item,
@@ -34,6 +33,7 @@ from toolwire.turn import (
     ToolSpec,
     Turn,
 )
+from toolwire.testing.upstream import Reply
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": False}
 TOOLS = (ToolSpec("search", "Searches.", SCHEMA), ToolSpec("read", parameters={}))

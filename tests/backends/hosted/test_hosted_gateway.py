@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.hosted.memory import CallMemory
-from toolwire.config import Settings
-from toolwire.errors import ToolwireError, error_object, status_of
+from doubles import anthropic as a
+from doubles import google as g
+from toolwire.backends.hosted.thinking import CallMemory
+from toolwire.conform.judge import fold
+from toolwire.core.errors import ToolwireError, error_object, status_of
+from toolwire.core.turn import Api
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
-from toolwire.judge import fold
-from toolwire.testing import anthropic as a
-from toolwire.testing import google as g
+from toolwire.settings.types import Settings
+from toolwire.store.store import Store
 from toolwire.testing.judges import Judge
-from toolwire.turn import Api
 
 PROVIDERS = ["anthropic", "google"]
 MODELS = {"anthropic": "claude-haiku-4-5", "google": "gemini-3-pro-preview"}

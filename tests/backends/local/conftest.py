@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.pull import default_path, importable, pull
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 
 
 def _missing(reason: str) -> None:

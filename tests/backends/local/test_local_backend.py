@@ -14,13 +14,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from doubles.schemas import tools
 from toolwire.backends.local import LocalBackend, LocalOptions
-from toolwire.backends.local.stream import Chunk, Stream
+from toolwire.backends.local.model import Chunk, Stream
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallEnd, Event, Failure, Finish, Text, Usage
+from toolwire.core.turn import Constraint, Message, OutputFormat, Sampling, TextPart, ToolSpec, Turn
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.errors import ToolwireError
-from toolwire.events import CallEnd, Event, Failure, Finish, Text, Usage
-from toolwire.testing.schemas import tools
-from toolwire.turn import Constraint, Message, OutputFormat, Sampling, TextPart, ToolSpec, Turn
 
 NONCE = "k3v9"
 OPENING, CLOSING = f"<tool_call:{NONCE}>\n", f"\n</tool_call:{NONCE}>"
@@ -349,7 +349,7 @@ def _listening() -> set[str]:
 LEAVES = """
 import asyncio, sys
 from toolwire.backends.local import LocalBackend, LocalOptions
-from toolwire.turn import Message, Sampling, TextPart, Turn
+from toolwire.core.turn import Message, Sampling, TextPart, Turn
 
 async def main():
     backend = LocalBackend("m", LocalOptions(gguf=sys.argv[1], context=1024))

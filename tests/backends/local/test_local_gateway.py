@@ -85,7 +85,7 @@ async def test_responses_hold_an_answer_to_its_schema(table: Any, local: LocalBa
 
 
 async def test_a_prompt_that_does_not_fit_is_a_400(table: Any, local: LocalBackend) -> None:
-    from toolwire.errors import ToolwireError
+    from toolwire.core.errors import ToolwireError
 
     with pytest.raises(ToolwireError) as told:
         await table.serve(local).body("chat", {"messages": [{"role": "user", "content": "word " * 3000}]})

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from toolwire.backends.local import LocalOptions
-from toolwire.backends.local.reading import Reader
-from toolwire.backends.local.request import render
-from toolwire.errors import ToolwireError
-from toolwire.turn import Constraint, Message, OtherPart, Sampling, TextPart, ToolSpec, Turn
+from toolwire.backends.local.wire import Reader, render
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Constraint, Message, OtherPart, Sampling, TextPart, ToolSpec, Turn
 
 HELD = Constraint((ToolSpec("f"),), "<tool_call:k>\n", "\n</tool_call:k>", True)
 FREE = Constraint((ToolSpec("f"),), "<tool_call:k>\n", "\n</tool_call:k>", False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolwire.backends.local.pull import DEFAULT, MODELS, Known, available, default_path, models_folder, pull
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4096
 TINY = Known("tiny-model", "0.1.0", "tiny_model/tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), "MIT")

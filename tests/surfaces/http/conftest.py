@@ -13,13 +13,13 @@ import aiohttp
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from toolwire.config import LimitSettings, ServerSettings, Settings
+from doubles.served import served
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
+from toolwire.settings.types import LimitSettings, ServerSettings, Settings
+from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.server import DrainingServer
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.served import served
 
 Body = dict[str, Any]
 LAST = ("response.completed", "response.incomplete", "response.failed", "error")

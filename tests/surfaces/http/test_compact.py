@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from toolwire.events import Usage
-from toolwire.gateway.compaction import ASKED, open_groups
-from toolwire.gateway.memory import ITEM_BYTES, Memory
-from toolwire.gateway.replay import replay
-from toolwire.gateway.seals import PREFIX, Seals
-from toolwire.gateway.store import Store
+from toolwire.core.events import Usage
+from toolwire.core.turn import Call, Item, Message, Result, TextPart
+from toolwire.gateway.compaction import ASKED, PREFIX, Seals, open_groups
+from toolwire.gateway.records import ITEM_BYTES, Memory
+from toolwire.observe.replay import replay
+from toolwire.store.store import Store
 from toolwire.testing.judges import OpenApiJudge
-from toolwire.turn import Call, Item, Message, Result, TextPart
 
 Body = dict[str, Any]
 PATH = "/v1/responses/compact"

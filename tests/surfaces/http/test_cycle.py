@@ -14,10 +14,10 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from doubles.served import served
 from toolwire.surfaces.http.cycle import Cycle
+from toolwire.surfaces.http.exchange import CONNECTION, Connection
 from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S, GuardedProtocol
-from toolwire.surfaces.http.watch import CONNECTION, Connection
-from toolwire.testing.served import served
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 ASKED = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{}"

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from toolwire.errors import ToolwireError
+from doubles.clients import connected, read_answer
+from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.http import exchange
 from toolwire.surfaces.http.exchange import EVERYBODY, Room
-from toolwire.testing.clients import connected, read_answer
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 MB = 1024 * 1024

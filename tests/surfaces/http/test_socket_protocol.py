@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
+from doubles.clients import connected
 from toolwire.surfaces.http import socket_protocol
 from toolwire.surfaces.http.socket_protocol import EMPTY_RATE, FRAMES_A_TURN, MOST_EMPTY, TURN_S, _carries_nothing, _frame_size
-from toolwire.testing.clients import connected
 
 KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
 HANDSHAKE = f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{KEY}"

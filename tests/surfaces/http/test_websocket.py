@@ -17,7 +17,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from toolwire.gateway.memory import Memory as _Memory
+from toolwire.gateway.records import Memory as _Memory
 from toolwire.surfaces.http import exchange, socket_protocol, websocket
 from toolwire.surfaces.http.websocket import MOST_WAITING
 from toolwire.testing.judges import Judge

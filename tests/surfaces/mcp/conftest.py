@@ -18,11 +18,11 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from toolwire.config import ServerSettings
-from toolwire.gateway.store import Store
+from doubles.served import served
+from toolwire.settings.types import ServerSettings
+from toolwire.store.store import Store
 from toolwire.surfaces.mcp.http import PATH, HttpApp
 from toolwire.surfaces.mcp.server import VaultServer
-from toolwire.testing.served import served
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Decision
 from toolwire.tools.executor import Toolbox

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.surfaces.mcp import forms
+from toolwire.surfaces.mcp import server as forms
 from toolwire.tools.contract import Approval, Preview, Touched
 
 FILES = (Touched("a.md", "a.md", 10), Touched("gone.md", "gone.md", missing=True), Touched("b.md", "b.md", 20, "a snippet"))

@@ -14,14 +14,14 @@ import pytest
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 from toolwire.tools.contract import Decision
 
-OPENCODE = Path(__file__).resolve().parents[2] / "agents" / "opencode" / "node_modules" / ".bin" / "opencode"
+OPENCODE = Path(__file__).resolve().parents[2] / "acp-agents" / "opencode" / "node_modules" / ".bin" / "opencode"
 
 
 @pytest.fixture
 def opencode() -> str:
     if OPENCODE.exists() and shutil.which("node"):
         return str(OPENCODE)
-    missing = "opencode is missing: npm ci --prefix tests/agents/opencode"
+    missing = "opencode is missing: npm ci --prefix tests/acp-agents/opencode"
     pytest.skip(missing)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from toolwire.__main__ import main
-from toolwire.config import ConfigError
-from toolwire.surfaces.mcp.command import mcp_arguments, run_mcp
+from toolwire.cli.main import main
+from toolwire.cli.mcp import mcp_arguments, run_mcp
+from toolwire.settings.types import ConfigError
 from toolwire.tools.contract import Decision
 
 
@@ -42,7 +42,7 @@ async def test_over_stdio_a_second_process_decides_in_the_inbox(process: Any, in
 
 _DECIDE = """
 import asyncio, sys
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Decision
 

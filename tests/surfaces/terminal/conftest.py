@@ -21,7 +21,7 @@ from typing import Any
 import pyte
 import pytest
 
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval
 
@@ -29,9 +29,9 @@ PROGRAM = """
 import argparse, fcntl, functools, sys, termios
 if sys.stdin.isatty():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from toolwire.testing.notes import opened
-from toolwire.surfaces.terminal import ask, chat, cli as terminal, note
-from toolwire import __main__ as cli
+from doubles.notes import opened
+from toolwire.surfaces.terminal import ask, chat, note
+from toolwire.cli import main as cli, terminal
 
 lifetime, *rest = sys.argv[1:]
 chat_with_notes = functools.partial(chat.run_chat, source=opened, lifetime_s=float(lifetime))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from toolwire.__main__ import main
-from toolwire.gateway.store import Store
-from toolwire.surfaces.terminal.cli import approvals_arguments, run_approvals
+from toolwire.cli.main import main
+from toolwire.cli.terminal import approvals_arguments, run_approvals
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Preview, Touched
 
@@ -27,7 +27,7 @@ class Shell:
         self._capsys = capsys
         monkeypatch.setenv("TOOLWIRE_STORE__URL", self.url)
         monkeypatch.chdir(folder)
-        from toolwire import __main__ as cli
+        from toolwire.cli import main as cli
 
         command = cli.Command("approvals", "decide", "toolwire approvals list", approvals_arguments, run_approvals)
         monkeypatch.setattr(cli, "COMMANDS", (command,))

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from toolwire.config import ConfigError
-from toolwire.gateway.store import Store
-from toolwire.surfaces.shown import clean, one_line, prose, size
-from toolwire.surfaces.terminal import cards, rules
+from doubles.notes import Notes
+from toolwire.core.shown import clean, one_line, prose, size
+from toolwire.settings.types import ConfigError
+from toolwire.store.store import Store
+from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.keys import Picker
 from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
 from toolwire.surfaces.terminal.surface import _PersonSurface, _read
-from toolwire.testing.notes import Notes
+from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Stage, ToolCall, Touched
-from toolwire.tools.told import folder_of
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Stage, ToolCall, Touched, folder_of
 
 
 @pytest.fixture

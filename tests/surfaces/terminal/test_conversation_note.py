@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.surfaces.terminal.conversation_note import RULE, Guard, header, parse, render
+from toolwire.surfaces.conversation_note import RULE, Guard, header, parse, render
 
 NOTE = f"""---
 system_commands: ['I am a helpful assistant.', 'Be short.']

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.surfaces.terminal.vault import first_build
+from toolwire.cli.vault import first_build
 from toolwire.vault import Index, Vault
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.surfaces.terminal.conversation_note import RULE, parse
+from toolwire.surfaces.conversation_note import RULE, parse
 from toolwire.surfaces.terminal.note import Appender
 
 HEAD = "---\nmodel: m\nsystem_commands: ['Be kind.']\ntemperature: 0.5\n---\n"

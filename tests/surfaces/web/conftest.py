@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.config import ModelSettings, ServerSettings, Settings, StoreSettings, VaultSettings
+from doubles.served import served
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
+from toolwire.settings.types import ModelSettings, ServerSettings, Settings, StoreSettings, VaultSettings
+from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.web.routes import enter_path
-from toolwire.testing.served import served
 
 ADMIN = "an-admin-key-of-some-length"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.surfaces.web.hub import MOST_CHARACTERS, Tab
+from toolwire.surfaces.web.context import MOST_CHARACTERS, Tab
 
 SEARCH = 'say Let me look.\ncall vault_search {"query": "tea"}\n---\nsay Green tea: 80 degrees.\nusage 20 5'
 
@@ -193,7 +193,7 @@ async def test_a_turn_that_a_crash_cut_off_is_over_in_the_next_process(open_hous
 
 
 async def test_a_conversation_is_exported_as_a_note_that_can_go_on(open_house: Any) -> None:
-    from toolwire.surfaces.terminal.conversation_note import parse
+    from toolwire.surfaces.conversation_note import parse
 
     async with open_house("say Use **80** degrees.") as house:
         id = await begun(house, 'Grüner Tea? "quoted"/\r\nx')
@@ -242,7 +242,7 @@ async def test_draining_lets_go_of_the_tabs(open_house: Any) -> None:
 
 
 async def test_a_tab_that_does_not_read_costs_bounded_memory_and_is_told_that_it_lost(open_house: Any) -> None:
-    from toolwire.surfaces.web.hub import MOST_WAITING, Hub
+    from toolwire.surfaces.web.context import MOST_WAITING, Hub
 
     hub = Hub()
     tab = hub.subscribe()
@@ -255,7 +255,7 @@ async def test_a_tab_that_does_not_read_costs_bounded_memory_and_is_told_that_it
 
 
 async def test_pieces_that_wait_together_become_one_operation() -> None:
-    from toolwire.surfaces.web.hub import Hub
+    from toolwire.surfaces.web.context import Hub
 
     hub = Hub()
     tab = hub.subscribe()

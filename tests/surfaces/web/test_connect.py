@@ -16,20 +16,18 @@ import pytest
 from starlette.requests import Request
 from yarl import URL
 
-from toolwire.config import ServerSettings, Settings
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Call, Message, Result
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
-from toolwire.surfaces.http.proxies import OWN
+from toolwire.settings.types import ServerSettings, Settings
+from toolwire.store.store import Store
+from toolwire.surfaces.http.auth import OWN
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, KEY, fill, values_of
 from toolwire.surfaces.web.connect import NAME, QUESTION, RESULT, ConnectApi
-from toolwire.surfaces.web.context import Web
-from toolwire.surfaces.web.hub import Hub
-from toolwire.surfaces.web.preferences import Preferences
-from toolwire.surfaces.web.toolroom import Toolroom
+from toolwire.surfaces.web.context import Hub, Web
+from toolwire.surfaces.web.tools import Preferences, Toolroom
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
-from toolwire.turn import Call, Message, Result
 
 PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text("utf-8")
 SECRET = "sk-a-real-key"

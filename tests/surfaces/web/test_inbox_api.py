@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from toolwire.gateway.store import Store
+from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Preview, Touched
 

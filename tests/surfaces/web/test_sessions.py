@@ -144,7 +144,7 @@ async def test_a_session_outlives_a_restart_and_the_store_knows_only_its_hash(op
 
 
 async def test_links_and_sessions_end_with_their_time() -> None:
-    from toolwire.gateway.store import Store
+    from toolwire.store.store import Store
 
     now = 1000.0
     store = Store("sqlite://")
@@ -220,7 +220,7 @@ async def test_what_anybody_says_of_a_proxy_changes_no_address(open_house: Any) 
 
 
 async def test_a_session_that_is_ended_while_a_request_of_it_is_judged_stays_ended(tmp_path: Path) -> None:
-    from toolwire.gateway.store import Store
+    from toolwire.store.store import Store
 
     store = Store(f"sqlite:///{tmp_path}/store.db")
     try:

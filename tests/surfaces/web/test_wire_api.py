@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from toolwire.gateway.charts import charts
-from toolwire.gateway.recording import read
-from toolwire.gateway.replay import replay
-from toolwire.gateway.segments import TurnRecord
+from toolwire.observe.journal_files import TurnRecord
+from toolwire.observe.recording import read
+from toolwire.observe.replay import replay
 from toolwire.surfaces.web.context import Json
+from toolwire.surfaces.web.wire import charts
 
 OpenHouse = Callable[..., AbstractAsyncContextManager[Any]]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}

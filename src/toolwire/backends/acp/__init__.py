@@ -15,8 +15,7 @@ backend.py      the backend
 doctor.py       what there is on this machine
 """
 
-from toolwire.backends.acp.backend import AcpBackend
-from toolwire.backends.acp.doctor import inspect
-from toolwire.backends.acp.options import AcpOptions
+from toolwire.backends.acp.backend import AcpBackend, inspect
+from toolwire.backends.acp.profiles import AcpOptions
 
 __all__ = ["AcpBackend", "AcpOptions", "inspect"]

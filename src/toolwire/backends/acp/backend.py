@@ -8,14 +8,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from os.path import expanduser
 from typing import Any
 
-from toolwire.backends.acp.options import AcpOptions
-from toolwire.backends.acp.profiles import profile_of
+from toolwire.backends.acp.profiles import PROFILES, AcpOptions, profile_of
 from toolwire.backends.agents import history
-from toolwire.backends.agents.idle import Idle
+from toolwire.backends.agents.history import Idle
 from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
-from toolwire.errors import ToolwireError
-from toolwire.turn import ImagePart, Item, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import ImagePart, Item, Turn
 
 CAPABILITIES = Capabilities(tools=True, tool_choice=True, parallel=True, images=True, image_urls=False, reasoning=True)
 MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
@@ -167,3 +166,46 @@ def _blocks(items: Sequence[Item], turn: Turn, session: Any, told: str) -> list[
 def _block(image: ImagePart) -> Mapping[str, Any] | None:
     head, mark, data = (image.url or "").partition(";base64,")
     return {"type": "image", "data": data, "mimeType": head.removeprefix("data:")} if mark else None
+
+
+# --- doctor ------------------------------------------------------------
+#
+# What there is of ACP agents on this machine: the facts that `toolwire doctor` tells.
+
+START: dict[str, tuple[str, ...]] = {
+    "opencode": ("opencode", "acp"),
+    "gemini": ("gemini", "--acp"),
+    "codex-acp": ("codex-acp",),
+    "claude-code-acp": ("claude-code-acp",),
+    "cursor": ("cursor-agent", "acp"),
+}
+"""How each known agent is started as one, by profile."""
+
+
+def installed() -> Mapping[str, tuple[str, ...]]:
+    """The known agents on PATH: profile → command."""
+    return {name: command for name, command in START.items() if name in PROFILES and shutil.which(command[0])}
+
+
+async def inspect(options: AcpOptions) -> dict[str, Any]:
+    """`installed`, `profile`, `title`, `install`, and in `problem` one line where a session can not be opened. The agent is started, but nothing is
+    asked of its model."""
+    profile = profile_of(options.profile, options.command)
+    facts: dict[str, Any] = {"installed": False, "profile": profile.name, "title": profile.title, "install": profile.install, "problem": None}
+    try:
+        from toolwire.backends.acp.profiles import find
+        from toolwire.backends.acp.session import Session
+    except ImportError:
+        pass
+
+        return {**facts, "problem": MISSING}
+    session = Session(options, profile, ())
+    try:
+        find(options, profile)
+        facts["installed"] = True
+        await session.open()
+    except ToolwireError as error:
+        facts["problem"] = error.failure.message
+    finally:
+        await session.close()
+    return facts

@@ -13,13 +13,17 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from toolwire.backends.acp.launch import Launch
-from toolwire.backends.agents.children import Talker, end_words
-from toolwire.errors import ToolwireError
+from toolwire.backends.acp.profiles import Launch
+from toolwire.backends.agents.processes import Talker, end_words, private_folder
+from toolwire.core.errors import ToolwireError
 
 END = ((0.5, signal.SIGTERM), (1.5, signal.SIGKILL), (5.0, signal.SIGKILL))
 """How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL, and what it gets then."""
@@ -136,3 +140,49 @@ class AgentProcess(Talker):
     def _over(self) -> None:
         self._messages.put_nowait(None)
         self._release()
+
+
+# --- place ------------------------------------------------------------
+#
+# Where an agent lives: a private folder per session with a home, a place for scratch files and an empty
+# folder to work in, removed with the session. The person's login is linked into the home, never read and
+# never copied into anything that stays. Where the agent has renewed it by putting a new file in the link's
+# place, that file is put where the link led. Folders of gateways that were killed are swept away by the
+# next one.
+
+PREFIX = "toolwire-acp-"
+
+
+class Place:
+    """`close` removes it."""
+
+    def __init__(self, cwd: str = "") -> None:
+        self.path = private_folder(PREFIX, Path(tempfile.gettempdir()))
+        self.home, self.tmp = self.path / "home", self.path / "tmp"
+        self.cwd = Path(cwd).expanduser().absolute() if cwd else self.path / "work"
+        for folder in (self.home, self.tmp, self.path / "work"):
+            folder.mkdir(mode=0o700)
+        self._links: list[tuple[Path, Path]] = []
+
+    def write(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            path = Path(name)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            path.chmod(0o600)
+
+    def link(self, files: Sequence[str], own: Path) -> None:
+        """Links those of the person's files that there are."""
+        for name in files:
+            target, link = own / name, self.home / name
+            if target.is_file():
+                link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                link.symlink_to(target)
+                self._links.append((link, target))
+
+    def close(self) -> None:
+        for link, target in self._links:
+            with suppress(OSError):
+                if link.is_file() and not link.is_symlink():
+                    shutil.copyfile(link, target)
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -20,20 +20,16 @@ from typing import Any
 from acp.connection import Connection
 from acp.exceptions import RequestError
 
-from toolwire.backends.acp.asked import Asked
-from toolwire.backends.acp.failures import AUTH_REQUIRED, failure_of
-from toolwire.backends.acp.launch import find, launch
-from toolwire.backends.acp.options import AcpOptions
-from toolwire.backends.acp.place import Place
-from toolwire.backends.acp.process import AgentProcess
-from toolwire.backends.acp.profiles import SERVER, Profile, listed_names, shown_names
-from toolwire.backends.acp.updates import STOP_REASONS, Calls, text_of, usage_of
+from toolwire.backends.acp.process import AgentProcess, Place
+from toolwire.backends.acp.profiles import SERVER, AcpOptions, Profile, find, launch, listed_names, shown_names
+from toolwire.backends.acp.requests import Asked
+from toolwire.backends.acp.updates import AUTH_REQUIRED, STOP_REASONS, Calls, failure_of, text_of, usage_of
 from toolwire.backends.agents.mcp_server import ToolServer
 from toolwire.backends.agents.native import tools_of
 from toolwire.backends.agents.run import AgentRun
-from toolwire.errors import ToolwireError
-from toolwire.events import FinishReason
-from toolwire.turn import Part, ToolSpec
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import FinishReason
+from toolwire.core.turn import Part, ToolSpec
 
 Json = Any
 Params = Mapping[str, Json]

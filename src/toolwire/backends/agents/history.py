@@ -6,13 +6,15 @@ A session that has been through the conversation is told only what is new. Pure.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from toolwire.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, Turn
+from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, Turn
 
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
 AGAIN = "A tool call is required, and you made none. Call {what} now."
@@ -172,3 +174,52 @@ def known_part(turn: Turn) -> list[Entry]:
     """What a session must have been through to be told only the news."""
     fresh = len(news(turn.items))
     return entries(turn.items[: len(turn.items) - fresh])
+
+
+# --- idle ------------------------------------------------------------
+#
+# Sessions that wait between two turns, known by the conversation they have been through. Bounded in number
+# and time; closing is the owner's.
+
+Session = TypeVar("Session")
+
+
+class Idle(Generic[Session]):
+    """`close` ends a session that nobody came back for."""
+
+    def __init__(self, close: Callable[[Session], Awaitable[None]], most: int, ttl_s: float) -> None:
+        self._close = close
+        self._most = most
+        self._ttl_s = ttl_s
+        self._waiting: OrderedDict[str, tuple[Session, asyncio.TimerHandle]] = OrderedDict()
+        self._closing: set[asyncio.Future[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def keep(self, fingerprint: str, session: Session) -> None:
+        self._drop(fingerprint)
+        timer = asyncio.get_running_loop().call_later(self._ttl_s, self._drop, fingerprint)
+        self._waiting[fingerprint] = (session, timer)
+        while len(self._waiting) > self._most:
+            self._drop(next(iter(self._waiting)))
+
+    def take(self, fingerprint: str) -> Session | None:
+        """The session of this conversation; from now on it is the caller's."""
+        found = self._waiting.pop(fingerprint, None)
+        if found is None:
+            return None
+        found[1].cancel()
+        return found[0]
+
+    def _drop(self, fingerprint: str) -> None:
+        session = self.take(fingerprint)
+        if session is not None:
+            task = asyncio.ensure_future(self._close(session))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for fingerprint in list(self._waiting):
+            self._drop(fingerprint)
+        await asyncio.gather(*self._closing, return_exceptions=True)

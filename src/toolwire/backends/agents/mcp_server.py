@@ -20,8 +20,8 @@ from typing import Any
 from aiohttp import web
 
 from toolwire.backends.agents.loopback import LoopbackServer
-from toolwire.errors import ToolwireError
-from toolwire.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
 
 Json = Any
 Call = Callable[[str, dict[str, Json]], Awaitable[Sequence[Part]]]

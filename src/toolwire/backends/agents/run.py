@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from toolwire.backends.agents.history import Entry, call_entry, entries, result_entry
 from toolwire.backends.base import Batch, LiveRun
-from toolwire.errors import ToolwireError
-from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
-from toolwire.trace import FrameTap, frame_tap
-from toolwire.turn import Call, Item, Message, Result, TextPart, Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
+from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
+from toolwire.observe.trace import FrameTap, frame_tap
 
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0

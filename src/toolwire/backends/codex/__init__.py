@@ -20,8 +20,7 @@ backend.py   the backend
 doctor.py    what there is on this machine
 """
 
-from toolwire.backends.codex.backend import CodexBackend
-from toolwire.backends.codex.doctor import inspect
+from toolwire.backends.codex.backend import CodexBackend, inspect
 from toolwire.backends.codex.options import CodexOptions
 
 __all__ = ["CodexBackend", "CodexOptions", "inspect"]

@@ -6,26 +6,48 @@ How tools are served depends on the installed version, which `prepare` finds out
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from os.path import expanduser
+from typing import Any
 
 from toolwire.backends.agents.run import one_response
 from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
-from toolwire.backends.codex.aliases import efforts_of, known_effort
-from toolwire.backends.codex.dynamic import DynamicRun
-from toolwire.backends.codex.home import Home, prepare_home
-from toolwire.backends.codex.login import require_login
-from toolwire.backends.codex.names import RenamedRun, renamed
-from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.codex.home import Home, find_binary, prepare_home
+from toolwire.backends.codex.items import RenamedRun, renamed
+from toolwire.backends.codex.options import CodexOptions, Features
 from toolwire.backends.codex.pool import Lease, Outdated, Pool
-from toolwire.backends.codex.text import run_text
+from toolwire.backends.codex.runs import DynamicRun, run_text
 from toolwire.backends.codex.thread import Thread
-from toolwire.backends.codex.version import Features
-from toolwire.errors import ToolwireError
-from toolwire.turn import Turn
+from toolwire.backends.codex.worker import HOW, Worker, require_login
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Turn
+
+# --- aliases ------------------------------------------------------------
+#
+# Other names of a Codex model: one per reasoning effort, and the names that older Codex proxies gave out.
+# Standard library only.
+
+# The names of codex-completions-api and its successor, with the effort that each stands for.
+_EFFORTS = {"l": "low", "low": "low", "m": "medium", "medium": "medium", "h": "high", "high": "high", "xh": "xhigh", "xhigh": "xhigh", "local": "low"}
+_KNOWN = re.compile(r"(?:code[xv]-5(?:\.\d)?|gpt-5(?:\.\d)?(?:-code[xv])?)(?:-(l|m|h|xh|low|medium|high|xhigh|local))?", re.IGNORECASE)
+
+
+def efforts_of(id: str, efforts: Sequence[str]) -> dict[str, str]:
+    """`codex-low`, `codex-medium` …: listed beside the model itself."""
+    return {f"{id}-{effort}": effort for effort in efforts}
+
+
+def known_effort(name: str) -> str | None:
+    """The effort that an older proxy's model name stands for ("" for none); None when it is no such name."""
+    found = _KNOWN.fullmatch(name)
+    if found is None:
+        return None
+    return _EFFORTS[found[1].lower()] if found[1] else ""
+
 
 FIELDS = frozenset({"reasoning_effort", "reasoning", "reasoning.summary", "response_format", "text", "verbosity"})
 _TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS, recalls=frozenset({"sealed"}))
@@ -160,3 +182,34 @@ class CodexBackend:
             return await pool.lease()
         except Outdated:
             return await (await self._renewed(pool)).lease()
+
+
+# --- doctor ------------------------------------------------------------
+#
+# What there is of Codex on this machine: the facts that `toolwire doctor` tells.
+
+
+async def inspect(options: CodexOptions) -> dict[str, Any]:
+    """`installed`, `path`, `version`, `home`, `strategy`, `logged_in` (None: not known, or another provider's business), and in `problem` one line
+    where something is missing. Nothing is asked of a model."""
+    facts: dict[str, Any] = dict.fromkeys(("path", "version", "home", "strategy", "logged_in", "problem"))
+    facts["installed"] = False
+    try:
+        facts["path"] = find_binary(options)
+        facts["installed"] = True
+        home = await prepare_home(options)
+        facts.update(version=str(home.version), home=str(home.path), strategy=strategy_of(options, home.features))
+        worker = Worker(home)
+        try:
+            async with home.warming():
+                await worker.start(options.start_timeout_s)
+            if options.provider is None:
+                account = await worker.account()
+                facts["logged_in"] = account.account is not None
+                if not facts["logged_in"]:
+                    facts["problem"] = f"Codex is not logged in. {HOW}"
+        finally:
+            await worker.close()
+    except ToolwireError as error:
+        facts["problem"] = error.failure.message
+    return facts

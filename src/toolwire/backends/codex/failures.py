@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from toolwire.backends.codex.wire import TurnError
-from toolwire.events import Failure, Finish
+from toolwire.core.events import Failure, Finish
 
 MESSAGE_LIMIT = 500
 

@@ -24,11 +24,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolwire.backends.agents.folders import in_memory, private_folder
-from toolwire.backends.codex.options import CodexOptions
+from toolwire.backends.agents.processes import in_memory, private_folder
+from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
 from toolwire.backends.codex.settings import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
-from toolwire.backends.codex.version import Features, Version, features_of, parse_version
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0

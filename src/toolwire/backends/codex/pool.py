@@ -15,7 +15,7 @@ from collections.abc import Callable
 from toolwire.backends.codex.home import Home
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.worker import Worker
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 MEMORY_CHECK_S = 5.0

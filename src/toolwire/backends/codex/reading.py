@@ -17,8 +17,8 @@ import msgspec
 
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import end_of
-from toolwire.backends.codex.rpc import Notification
-from toolwire.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought
+from toolwire.backends.codex.wire import Notification
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought
 
 REFUSALS = {
     "unknown": "There is no such tool.",

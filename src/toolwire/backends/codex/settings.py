@@ -9,8 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.version import Version
+from toolwire.backends.codex.options import CodexOptions, Version
 
 HEADER = "# Written by Toolwire for its own use of Codex; written anew whenever it starts."
 PROVIDER = "toolwire"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.backends.codex import wire
-from toolwire.backends.codex.login import explained
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.pool import Lease
 from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.rpc import Notification, ServerRequest
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure, Finish
+from toolwire.backends.codex.wire import Notification, ServerRequest
+from toolwire.backends.codex.worker import explained
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure, Finish
 
 STOP_S = 5.0
 OpenThread = Callable[[], Awaitable["Thread"]]

@@ -18,8 +18,7 @@ source.py    all of Cursor's models
 doctor.py    what there is on this machine
 """
 
-from toolwire.backends.cursor.backend import CursorBackend
-from toolwire.backends.cursor.doctor import inspect
+from toolwire.backends.cursor.backend import CursorBackend, inspect
 from toolwire.backends.cursor.options import CursorOptions
 
 __all__ = ["CursorBackend", "CursorOptions", "inspect"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-from toolwire.backends.agents.history import demand_again, fingerprint, fresh_prompt, images, known_part, news, next_prompt
-from toolwire.backends.agents.idle import Idle
+from toolwire.backends.agents.history import Idle, demand_again, fingerprint, fresh_prompt, images, known_part, news, next_prompt
 from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch, Capabilities, Strategy
 from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.find import find_bridge
 from toolwire.backends.cursor.options import CursorOptions
 from toolwire.backends.cursor.session import Forgotten, Session
-from toolwire.errors import ToolwireError
-from toolwire.turn import Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Turn
 
 NO_KEY = "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. Keys are made at cursor.com/dashboard."
 
@@ -151,3 +151,26 @@ def require_key(options: CursorOptions, bridge: Bridge) -> str:
 
 async def _close(session: Session) -> None:
     await session.close()
+
+
+# --- doctor ------------------------------------------------------------
+#
+# What there is of Cursor on this machine: the facts that `toolwire doctor` tells.
+
+
+async def inspect(options: CursorOptions) -> dict[str, Any]:
+    """`installed`, `path` (or the address of a bridge that runs), `answers` (it started and speaks the protocol), `key`, and in `problem` one line
+    where something is missing. Nothing is asked of Cursor's servers."""
+    facts: dict[str, Any] = {"installed": False, "path": None, "answers": False, "key": bool(options.key(os.environ)), "problem": None}
+    backend = CursorBackend("doctor", options)
+    try:
+        where = find_bridge(options, os.environ)
+        facts.update(installed=True, path=where.url or where.command)
+        await backend.bridge.line()
+        facts["answers"] = True
+        require_key(options, backend.bridge)
+    except ToolwireError as error:
+        facts["problem"] = error.failure.message
+    finally:
+        await backend.close()
+    return facts

@@ -7,21 +7,69 @@ not start is tried again after a growing pause; a request that comes during the 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from toolwire.backends.cursor.callback import CallbackServer
-from toolwire.backends.cursor.client import CONTROL, PROTOCOL, Client, Unreachable
-from toolwire.backends.cursor.connect import ConnectError
-from toolwire.backends.cursor.failures import clean
+from aiohttp import web
+
+from toolwire.backends.agents.loopback import LoopbackServer
+from toolwire.backends.cursor.client import CONTROL, PROTOCOL, Client, ConnectError, Malformed, Unreachable, clean, parse
 from toolwire.backends.cursor.find import Where
-from toolwire.backends.cursor.home import Home
-from toolwire.backends.cursor.process import Process
-from toolwire.backends.cursor.wire import refusal
-from toolwire.errors import ToolwireError
+from toolwire.backends.cursor.process import Home, Process
+from toolwire.core.errors import ToolwireError
+
+# --- callback ------------------------------------------------------------
+#
+# The server that the bridge brings the agent's tool calls to: loopback only, with a token of its own.
+# Every call is answered. One for a tool of the client's is held open until the client's result is there;
+# anything else gets an error result at once.
+
+METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
+LARGEST = 64 * 2**20
+Answer = Callable[[str, str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
+"""Agent, tool, arguments and the call's id → the result."""
+
+
+class CallbackServer(LoopbackServer):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(LARGEST, handler_cancellation=True)
+        self._answer = answer
+        self.token = secrets.token_urlsafe(32)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/"
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {self.token}".encode()):
+            return _error(401, "unauthenticated", "Unauthorized")
+        if request.path.lstrip("/") != METHOD or request.method != "POST":
+            return _error(404, "unimplemented", "This server has CallCustomTool only.")
+        try:
+            asked = parse(await request.read())
+        except Malformed as error:
+            return _error(400, "invalid_argument", f"The request is {error}.")
+        arguments = asked.get("args")
+        call_id = asked.get("toolCallId")
+        result = await self._answer(
+            str(asked.get("agentId") or ""),
+            str(asked.get("toolName") or ""),
+            arguments if isinstance(arguments, dict) else {},
+            call_id if isinstance(call_id, str) and call_id else None,
+        )
+        return web.json_response({"result": result}, dumps=lambda value: json.dumps(value))
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"code": code, "message": message}, status=status)
+
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 Called = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
@@ -206,3 +254,8 @@ def share(where: Where, start_timeout_s: float, request_timeout_s: float) -> Bri
         bridge = _SHARED[key] = Bridge(where, start_timeout_s, request_timeout_s)
     bridge.users += 1
     return bridge
+
+
+def refusal(message: str) -> dict[str, Any]:
+    """The error result of a call that is not the client's to answer."""
+    return {"content": [{"type": "text", "text": message}], "isError": True}

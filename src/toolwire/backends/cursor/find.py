@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolwire.backends.cursor.options import CursorOptions, check_address
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 
 COMMAND = "cursor-sdk-bridge"
 BUNDLED = Path("_vendor") / "bridge" / "bin" / COMMAND

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from toolwire.backends.agents.options import check_numbers
+from toolwire.backends.agents import check_numbers
 
 
 @dataclass(frozen=True, slots=True)

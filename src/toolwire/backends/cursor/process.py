@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,11 +18,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolwire.backends.agents.children import TAIL_CHARACTERS, Child, end_words
-from toolwire.backends.cursor.failures import clean
-from toolwire.backends.cursor.home import Home
+from toolwire.backends.agents.processes import TAIL_CHARACTERS, Child, end_words, in_memory, private_folder
+from toolwire.backends.cursor.client import clean
 from toolwire.backends.cursor.options import check_address
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
+
+# --- home ------------------------------------------------------------
+#
+# The private folder that a bridge lives in: a home, an empty workspace, its state and its temporary files.
+# Gone with the bridge. The bridge keeps what was said in databases below its home: they lie in memory
+# where the system has such a place. Of our environment it sees only what it needs to start and to reach
+# the network; the API key is not in it, for what an agent starts would inherit it.
+
+PREFIX = "toolwire-cursor-"
+PASSED_ON = (
+    *("PATH", "LANG", "LC_ALL", "TZ"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+)
+
+
+class Home:
+    """`work` is the empty folder that agents live in."""
+
+    def __init__(self) -> None:
+        self.path = private_folder(PREFIX, in_memory())
+        self.work, self.home, self.state, self.temporary = (self.path / name for name in ("work", "home", "state", "tmp"))
+        for folder in (self.work, self.home, self.state, self.temporary):
+            folder.mkdir(mode=0o700)
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return {
+            **{name: environ[name] for name in PASSED_ON if name in environ},
+            "HOME": str(self.home),
+            "TMPDIR": str(self.temporary),
+        }
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
 
 READY = "cursor-sdk-bridge ready "
 GUARD = 'exec 3<&0 </dev/null; { while read -r _ <&3; do :; done; kill -KILL 0; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'

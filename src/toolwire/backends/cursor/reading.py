@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolwire.backends.agents.run import AgentRun
-from toolwire.backends.cursor.failures import clean, of_run
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure, Usage
+from toolwire.backends.cursor.client import clean, of_run
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure, Usage
 
 STATUS = "RUN_LIFECYCLE_STATUS_"
 FINISHED = "FINISHED"

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic_ai import exceptions
 
-from toolwire.encode.sse import scrub
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.wire.sse import scrub
 
 KINDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ModelContextWindowExceededError, "context_length"),

@@ -15,12 +15,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from toolwire.backends.base import Batch
-from toolwire.backends.hosted.memory import CallMemory
-from toolwire.backends.hosted.options import HostedOptions
-from toolwire.backends.hosted.providers import PROVIDERS
-from toolwire.errors import ToolwireError
-from toolwire.trace import frame_tap
-from toolwire.turn import Turn
+from toolwire.backends.hosted.options import PROVIDERS, HostedOptions
+from toolwire.backends.hosted.thinking import CallMemory
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Turn
+from toolwire.observe.trace import frame_tap
 
 if TYPE_CHECKING:
     import httpx2
@@ -130,9 +129,7 @@ def load(options: HostedOptions, key: str) -> Loaded:
         from pydantic_ai.models import infer_model
         from pydantic_ai.providers import infer_provider_class
 
-        import toolwire.backends.hosted.failures
-        import toolwire.backends.hosted.read
-        import toolwire.backends.hosted.render  # noqa: F401
+        from toolwire.backends.hosted import failures, read, render  # noqa: F401
 
         made = infer_provider_class(options.provider)
     except ImportError:

@@ -3,12 +3,104 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from toolwire.backends.hosted.providers import PROVIDERS
+from toolwire.backends.base import Capabilities
 from toolwire.emulate.dialects import select
+
+# --- providers ------------------------------------------------------------
+#
+# What differs between providers, as data. Nothing else in this package branches on a provider's name,
+# `thinking.py`'s two tables apart. Law 10: `fields` names the request fields that reach the provider;
+# every other field shows in the report as ignored. What a single model lacks (forced calls, schemas,
+# sampling) the library's own profile of the model says; `capabilities` puts both together. Pure; standard
+# library only.
+
+LENGTH = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+SAMPLING = frozenset({"temperature", "top_p"})
+STOP = frozenset({"stop"})
+THINKING = frozenset({"reasoning_effort", "reasoning"})
+SEEDED = frozenset({"seed", "presence_penalty", "frequency_penalty"})
+BIAS = frozenset({"logit_bias"})
+USUAL = LENGTH | SAMPLING | THINKING
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`keys`: environment variables that hold the key, the first that is set counts. `extra`: the extra of pydantic-ai-slim that brings its SDK.
+    `parallel`: can be told to make one call at a time. `image_urls`: takes images by URL. `audio`: takes audio. `summaries`: what it shows of its
+    thoughts is a summary. `tools_with_history`: calls in the history need tools in the request. `empty_results`: takes a tool result without text
+    only as an empty list. `closed_schemas`: holds answers to schemas whose objects are closed, only. `client`: takes an HTTP client of ours."""
+
+    keys: tuple[str, ...]
+    fields: frozenset[str] = USUAL | STOP | SEEDED
+    extra: str = "openai"
+    parallel: bool = True
+    image_urls: bool = False
+    audio: bool = False
+    summaries: bool = False
+    tools_with_history: bool = False
+    empty_results: bool = False
+    closed_schemas: bool = False
+    client: bool = False
+
+
+PROVIDERS: dict[str, Provider] = {
+    "anthropic": Provider(
+        ("ANTHROPIC_API_KEY",),
+        USUAL | STOP,
+        "anthropic",
+        image_urls=True,
+        summaries=True,
+        tools_with_history=True,
+        empty_results=True,
+        closed_schemas=True,
+        client=True,
+    ),
+    "google": Provider(
+        ("GOOGLE_API_KEY", "GEMINI_API_KEY"), USUAL | STOP | SEEDED, "google", parallel=False, audio=True, summaries=True, client=True
+    ),
+    "bedrock": Provider((), USUAL | STOP, "bedrock", parallel=False, tools_with_history=True, empty_results=True),
+    "cohere": Provider(("CO_API_KEY",), USUAL | STOP | SEEDED, "cohere", parallel=False),
+    "groq": Provider(("GROQ_API_KEY",), USUAL | STOP | SEEDED | BIAS, "groq", image_urls=True),
+    "huggingface": Provider(("HF_TOKEN",), USUAL | STOP | SEEDED | BIAS, "huggingface", parallel=False),
+    "mistral": Provider(("MISTRAL_API_KEY",), USUAL | STOP | SEEDED, "mistral", image_urls=True),
+    "openai": Provider(("OPENAI_API_KEY",), USUAL, image_urls=True, summaries=True),
+    "openai-chat": Provider(("OPENAI_API_KEY",), USUAL | STOP | SEEDED | BIAS, image_urls=True),
+    "cerebras": Provider(("CEREBRAS_API_KEY",)),
+    "deepseek": Provider(("DEEPSEEK_API_KEY",)),
+    "fireworks": Provider(("FIREWORKS_API_KEY",)),
+    "moonshotai": Provider(("MOONSHOTAI_API_KEY",)),
+    "openrouter": Provider(("OPENROUTER_API_KEY",), USUAL | STOP | SEEDED | BIAS, "openrouter", image_urls=True),
+    "together": Provider(("TOGETHER_API_KEY",)),
+    "xai": Provider(("XAI_API_KEY",), USUAL | STOP | SEEDED, "xai", image_urls=True),
+    "zai": Provider(("ZAI_API_KEY",), USUAL | STOP | SEEDED | BIAS, "zai"),
+}
+
+
+def capabilities(provider: Provider, profile: Mapping[str, Any], *, native: bool, thinks: bool) -> Capabilities:
+    """What a model can do. `profile` is the library's, empty while it is not loaded; `thinks`: the options make the model think."""
+    fields = provider.fields
+    if not profile.get("supports_thinking", True):
+        fields -= THINKING
+    if profile.get("anthropic_disallows_sampling_settings") or (thinks and provider.closed_schemas):
+        fields -= SAMPLING
+    schema = bool(profile.get("supports_json_schema_output", True))
+    return Capabilities(
+        tools=native,
+        tool_choice=native and bool(profile.get("supports_forced_tool_choice", True)),
+        parallel=native and provider.parallel,
+        strict=native and (schema or bool(profile.get("google_supports_strict_tool_definition"))),
+        schema=schema,
+        images=True,
+        image_urls=provider.image_urls,
+        reasoning=bool(profile.get("supports_thinking", True)),
+        fields=fields,
+    )
+
 
 ToolsSetting = Literal["auto", "native", "emulated"]
 ThinkingSetting = Literal["", "off", "minimal", "low", "medium", "high", "xhigh", "max"]

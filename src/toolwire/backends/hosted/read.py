@@ -26,11 +26,11 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import StreamedResponse
 
-from toolwire.assemble import EVERY_NAME, CallAssembler, Fragment
-from toolwire.backends.hosted.memory import CallMemory, Signed, SignedThought
+from toolwire.backends.hosted.thinking import CallMemory, Signed, SignedThought
+from toolwire.core.assemble import EVERY_NAME, CallAssembler, Fragment
+from toolwire.core.events import Event, Failure, Finish, FinishReason, Text, Thought, Usage
 from toolwire.emulate.native import NativeArguments
-from toolwire.encode.sse import scrub
-from toolwire.events import Event, Failure, Finish, FinishReason, Text, Thought, Usage
+from toolwire.wire.sse import scrub
 
 FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "content_filter": "content_filter", "tool_call": "tool_calls"}
 CUT = Failure("backend_cut", "The provider's answer broke off before it was complete.")

@@ -10,13 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
-from toolwire.backends.local.model import Model, give_back, lacking, take
+from toolwire.backends.local.model import Model, Stream, give_back, lacking, take
 from toolwire.backends.local.options import SMALL, LocalOptions
-from toolwire.backends.local.reading import Reader
-from toolwire.backends.local.request import FIELDS, grammar_of, render
-from toolwire.backends.local.stream import Stream
-from toolwire.trace import frame_tap
-from toolwire.turn import Turn
+from toolwire.backends.local.wire import FIELDS, Reader, grammar_of, render
+from toolwire.core.turn import Turn
+from toolwire.observe.trace import frame_tap
 
 _CAPABILITIES = Capabilities(
     strict=True,

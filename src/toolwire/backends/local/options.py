@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from toolwire.emulate.constrain import Limits
+from toolwire.emulate.schemas.constrain import Limits
 
 RANGES: dict[str, tuple[float, float]] = {
     "context": (256, 1 << 20),

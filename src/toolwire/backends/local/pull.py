@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -22,25 +23,21 @@ import aiohttp
 from yarl import URL
 
 from toolwire.backends.base import Batch, Capabilities, Strategy
-from toolwire.backends.openai.carrier import Carrier, Reply, carrier
+from toolwire.backends.openai.carrier import Carrier, Reply, carrier, decoded
 from toolwire.backends.openai.direct import Request
-from toolwire.backends.openai.discover import Asker, facts_of, identify
-from toolwire.backends.openai.echo import Echo, given_beginning
-from toolwire.backends.openai.encodings import decoded
-from toolwire.backends.openai.failures import http_failure, presentable, transport_failure, words_of
-from toolwire.backends.openai.faults import TransportFault
+from toolwire.backends.openai.discover import Asker, facts_of, identify, list_models
+from toolwire.backends.openai.failures import TransportFault, http_failure, presentable, transport_failure, words_of
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import Profile
-from toolwire.backends.openai.read import AnswerReader, plain
-from toolwire.backends.openai.refusals import STATUSES, Refused, refused
+from toolwire.backends.openai.read import AnswerReader, Echo, given_beginning, plain
 from toolwire.backends.openai.render import Body, render
-from toolwire.backends.openai.ways import FORGET_S, Ways
-from toolwire.encode.sse import encode
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure
-from toolwire.tape import FRAME, FULL, LARGE
-from toolwire.trace import Trace, watched
-from toolwire.turn import Turn
+from toolwire.backends.openai.strategy import FORGET_S, STATUSES, Refused, Ways, refused
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.core.turn import Turn
+from toolwire.observe.tape import FRAME, FULL, LARGE
+from toolwire.observe.trace import Trace, watched
+from toolwire.wire.sse import encode
 
 USER_AGENT = "toolwire"
 END_MARK_S = 5.0
@@ -282,3 +279,37 @@ async def _read_body(response: Reply, trace: Trace | None) -> bytes:
 
 def _too_large() -> ToolwireError:
     return ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
+
+
+# --- source ------------------------------------------------------------
+#
+# Every model of an OpenAI-compatible server: `model = "*"`.
+
+
+class OpenAISource:
+    """`options` is the model's table, with `*` for the name."""
+
+    def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:
+        self.id = id
+        self.options = options if isinstance(options, OpenAIOptions) else OpenAIOptions.parse(options)
+
+    async def names(self) -> Sequence[str]:
+        async with aiohttp.ClientSession(trust_env=self.options.proxy_from_env, headers=self.options.headers) as session:
+            asker = Asker(self.options.base_url, self.options.api_key, session)
+            profile = self.options.server if self.options.profile != "auto" else await identify(asker)
+            found = await list_models(self.options.base_url, self.options.api_key, profile, session) if profile is not None else []
+        if not found:
+            raise ToolwireError("backend_unavailable", f"The server at {self.options.base_url} did not list any model.")
+        return [model.id for model in found]
+
+    def model(self, name: str) -> OpenAIBackend:
+        return OpenAIBackend(f"{self.id}/{name}", replace(self.options, model=name))
+
+    async def close(self) -> None:
+        pass
+
+
+async def answers(base_url: str, within_s: float) -> bool:
+    """Whether a server with models listens at this address."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
+        return "data" in await Asker(base_url, "", session).json(base_url + "/models")

@@ -27,7 +27,7 @@ import httptools
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
-from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, Unreachable
+from toolwire.backends.openai.failures import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, Unreachable
 
 KEPT_S = 60.0
 MOST_KEPT = 256

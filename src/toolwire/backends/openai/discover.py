@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from toolwire.backends.openai.profiles import GENERIC, PROFILES, Profile, by_address, by_models, is_near
-from toolwire.backends.openai.ways import Facts
+from toolwire.backends.openai.strategy import Facts
 
 ASK_S = 2.0
 BODY_LIMIT = 16 * 1024 * 1024

@@ -12,10 +12,50 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from toolwire.backends.openai.faults import CutOff, Disconnected, NameUnknown, NotHttp, TlsRefused, TooLate, TransportFault, Unreachable
-from toolwire.encode.sse import scrub
-from toolwire.errors import ToolwireError
-from toolwire.events import Failure
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.wire.sse import scrub
+
+# --- faults ------------------------------------------------------------
+#
+# What can go wrong between us and an upstream server, whichever way the bytes travel.
+
+
+class TransportFault(Exception):
+    """The connection failed."""
+
+
+class Unreachable(TransportFault):
+    """No connection could be made."""
+
+
+class NameUnknown(Unreachable):
+    """The host's name could not be resolved."""
+
+
+class TlsRefused(Unreachable):
+    """The certificate or the handshake was not accepted."""
+
+
+class TooLate(TransportFault):
+    """Nothing came in time; `connecting`: not even a connection."""
+
+    def __init__(self, *, connecting: bool = False) -> None:
+        super().__init__()
+        self.connecting = connecting
+
+
+class Disconnected(TransportFault):
+    """The server closed the connection before it answered."""
+
+
+class CutOff(TransportFault):
+    """The answer broke off."""
+
+
+class NotHttp(TransportFault):
+    """What came is not HTTP."""
+
 
 MESSAGE_LIMIT = 500
 WORDS_LIMIT = 64 * 1024

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from toolwire.backends.openai.profiles import GENERIC, PROFILES, Profile, by_address
-from toolwire.decode.fields import is_safe
 from toolwire.emulate.dialects import select
+from toolwire.wire.checks import is_safe
 
 ToolsSetting = Literal["auto", "native", "emulated", "constrained"]
 SystemRole = Literal["system", "developer", "keep"]

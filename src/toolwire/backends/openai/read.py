@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import re
 
-from toolwire.assemble import NOT_JSON, CallAssembler, Fragment, mend
 from toolwire.backends.openai.failures import stream_failure
 from toolwire.backends.openai.wire import ODD, Chunk, Delta, PartsDelta, ToolCall, decode, decode_piece, decode_plain, details_text, parse, usage_of
+from toolwire.core.assemble import NOT_JSON, CallAssembler, Fragment, mend
+from toolwire.core.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
+from toolwire.core.turn import Message, TextPart, Turn
 from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.registry import ToolRegistry
-from toolwire.encode.sse import SseEvent, SseReader
-from toolwire.events import CallEnd, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
-from toolwire.turn import Turn
+from toolwire.wire.sse import SseEvent, SseReader
 
 FINISH_REASONS: dict[str, FinishReason] = {
     **dict.fromkeys(("stop", "completed", "complete", "finished", "done", "halt", "cancelled", "end_turn", "eos", "stop_sequence"), "stop"),
@@ -362,3 +362,45 @@ def _fragment(entry: ToolCall, whole: bool, position: int | None) -> Fragment:
     if entry.custom is not None:
         return Fragment(entry.index, entry.id, entry.custom.name, entry.custom.input, "custom", whole, None, position)
     return Fragment(entry.index, entry.id, entry.name, entry.arguments, "function", whole, None, position)
+
+
+# --- echo ------------------------------------------------------------
+#
+# The beginning of an answer that was given to the server as the assistant's last message. Some servers
+# (llama.cpp since 2026) repeat it in front of what they add, others do not: it is taken away where it
+# stands.
+
+
+def given_beginning(turn: Turn) -> str:
+    """What the turn's last message makes the answer begin with."""
+    last = turn.items[-1] if turn.items else None
+    if not isinstance(last, Message) or last.role != "assistant":
+        return ""
+    return "".join(part.text for part in last.parts if isinstance(part, TextPart))
+
+
+class Echo:
+    """Holds text back only as long as it may be the beginning that was given."""
+
+    def __init__(self, beginning: str) -> None:
+        self._beginning = beginning
+        self._held = ""
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        if not self._beginning:
+            return batch
+        out: list[Event] = []
+        for at, event in enumerate(batch):
+            if isinstance(event, Text):
+                self._held += event.text
+                if len(self._held) < len(self._beginning) and self._beginning.startswith(self._held):
+                    continue
+                out += self._release(self._held.removeprefix(self._beginning))
+            else:
+                out += self._release(self._held)
+            return [*out, *(batch[at + 1 :] if isinstance(event, Text) else batch[at:])]
+        return out
+
+    def _release(self, text: str) -> list[Event]:
+        self._beginning = self._held = ""
+        return [Text(text)] if text else []

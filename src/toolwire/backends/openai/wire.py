@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from toolwire.encode.sse import scrub
-from toolwire.events import Usage
+from toolwire.core.events import Usage
+from toolwire.wire.sse import scrub
 
 MOST_TOKENS = 2**53 - 1
 """A count above this, or below 0, is none."""

@@ -16,11 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from toolwire.emulate.dialects.enveloped import ENVELOPED
-from toolwire.emulate.dialects.headed import HEADED
-from toolwire.emulate.dialects.literal import LITERAL
+from toolwire.emulate.dialects.formats import ENVELOPED, HEADED, LITERAL, TAGGED
 from toolwire.emulate.dialects.shapes import NONCE, Dialect, JsonBlock, Opener, TagBlock
-from toolwire.emulate.dialects.tagged import TAGGED
 
 __all__ = ["DEFAULT", "DIALECTS", "NONCE", "Dialect", "JsonBlock", "Opener", "TagBlock", "select"]
 

@@ -20,34 +20,29 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolwire.errors import ToolwireError, status_of
-from toolwire.events import Failure
-from toolwire.gateway.keyring import KeyRing
-from toolwire.gateway.keys import KeyHolder, KeyRecords
+from toolwire.access.keyring import KeyRing
+from toolwire.access.keys import KeyHolder, KeyRecords
+from toolwire.cluster.forward import HOP, Forwarding
+from toolwire.cluster.siblings import Siblings
+from toolwire.core.errors import ToolwireError, status_of
+from toolwire.core.events import Failure
+from toolwire.core.ids import random_id
+from toolwire.core.turn import Api
 from toolwire.gateway.pipeline import Caller
-from toolwire.ids import random_id
-from toolwire.surfaces.http import health
-from toolwire.surfaces.http.auth import Gate, HeaderList, Headers, check_single
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, typed
-from toolwire.surfaces.http.forward import HOP, Forwarding
-from toolwire.surfaces.http.logs import RequestLog, access
-from toolwire.surfaces.http.metrics import Metrics
-from toolwire.surfaces.http.models import Models
-from toolwire.surfaces.http.pacing import Pace
-from toolwire.surfaces.http.proxies import OWN, Proxies, settled
-from toolwire.surfaces.http.responses import Responses
-from toolwire.surfaces.http.siblings import Siblings
+from toolwire.observe.logs import RequestLog, access
+from toolwire.observe.metrics import Metrics
+from toolwire.surfaces.http import resources as health
+from toolwire.surfaces.http.auth import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, typed
+from toolwire.surfaces.http.resources import Models, Responses, Usage
 from toolwire.surfaces.http.streaming import Streaming
-from toolwire.surfaces.http.usage import Usage
-from toolwire.surfaces.http.watch import Watch
 from toolwire.surfaces.web.routes import Pages
-from toolwire.turn import Api
 
 if TYPE_CHECKING:
-    from toolwire.config import Settings
-    from toolwire.gateway.memory import Memory
     from toolwire.gateway.pipeline import Answer, Gateway
-    from toolwire.gateway.store import Store
+    from toolwire.gateway.records import Memory
+    from toolwire.settings.types import Settings
+    from toolwire.store.store import Store
     from toolwire.surfaces.http.websocket import Sockets
 
 EXCHANGE = "toolwire.exchange"

@@ -10,17 +10,23 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import re
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from toolwire.config import is_loopback
-from toolwire.errors import ToolwireError
-from toolwire.gateway.keyring import KeyRing
-from toolwire.gateway.keys import KeyHolder, key_id_of
+from starlette.types import Scope
+
+from toolwire.access.keyring import KeyRing
+from toolwire.access.keys import KeyHolder, key_id_of
+from toolwire.core.errors import ToolwireError
+from toolwire.settings.types import ConfigError, is_loopback
 
 if TYPE_CHECKING:
-    from toolwire.config import ServerSettings
+    from toolwire.settings.types import ServerSettings
 
 __all__ = ["Gate", "HeaderList", "Headers", "key_id_of"]
 Headers = dict[bytes, bytes]
@@ -218,3 +224,124 @@ def _remember(verdicts: dict[bytes, bool], value: bytes, verdict: bool) -> None:
         verdicts.clear()
     if len(value) <= 512:
         verdicts[value] = verdict
+
+
+# --- pacing ------------------------------------------------------------
+#
+# The pace of refusals: whoever goes on asking after a 401 or a 429 must not take the time of those who are
+# served. Rules: every asker (a key, or an address where the key is unknown) gets `AT_ONCE` refusals a
+# second without delay; each further one is answered `HELD_S` later, so that a connection that does nothing
+# but ask has one refusal in that time. An SDK, which waits as the refusal says, never notices.
+
+PACED = frozenset({401, 429})
+AT_ONCE = 50
+HELD_S = 0.25
+
+
+class Pace:
+    __slots__ = ("_clock", "_refused", "_until")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._refused: Counter[str] = Counter()
+        self._until = 0.0
+
+    def wait_s(self, asker: str) -> float:
+        """Counts a refusal, and says how long its answer waits."""
+        now = self._clock()
+        if now >= self._until:
+            self._refused, self._until = Counter(), now + 1.0
+        self._refused[asker] += 1
+        return HELD_S if self._refused[asker] > AT_ONCE else 0.0
+
+    async def hold(self, status: int, asker: str) -> None:
+        if status in PACED and (wait_s := self.wait_s(asker)):
+            await asyncio.sleep(wait_s)
+
+
+# --- proxies ------------------------------------------------------------
+#
+# Requests that come through a proxy: who asked it, how, and for which host. Rules: X-Forwarded-For, -Proto
+# and -Host are believed only from the addresses of `server.trusted_proxies`; from anybody else they are
+# nothing but headers. Of a chain the last address that is no proxy of ours is the client; what stands
+# before it anybody can have written. A trusted proxy that does not say who asked it has asked for somebody
+# unknown, who is nobody on this machine.
+
+FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
+UNKNOWN = ("", 0)
+OWN = "toolwire.own"
+"""Stands in every scope: the scheme and the address of this server's own socket, whatever a proxy says."""
+_FORWARDED_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_PORT = re.compile(r"^(?:\[([^\]]*)\](?::\d+)?|([0-9.]+):\d+)$")
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Proxies:
+    """`trusted` are addresses, or networks such as 10.0.0.0/8."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        self._networks = [_network(text) for text in trusted]
+        self._verdicts: dict[str, bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def trusts(self, address: str) -> bool:
+        verdict = self._verdicts.get(address)
+        if verdict is None:
+            found = _address(address)
+            verdict = found is not None and any(found in network for network in self._networks if network.version == found.version)
+            if len(self._verdicts) < 1024:
+                self._verdicts[address] = verdict
+        return verdict
+
+    def seen(self, scope: Scope, headers: Headers) -> Scope:
+        """The scope as the proxy saw it, where the proxy is one of ours; `headers` are put right too."""
+        client = scope.get("client")
+        if client is None or not self.trusts(client[0]):
+            return scope
+        changed = {**scope, "client": self._client(headers.get(FOR, b""))}
+        proto = _last(headers.get(PROTO, b"")).lower()
+        if proto in (b"http", b"https"):
+            changed["scheme"] = proto.decode()
+        host = _last(headers.get(HOST, b""))
+        if host and _FORWARDED_HOST.fullmatch(host):
+            headers[b"host"] = host
+            changed["headers"] = [*((name, value) for name, value in scope["headers"] if name != b"host"), (b"host", host)]
+        settled(headers)
+        return changed
+
+    def _client(self, chain: bytes) -> tuple[str, int]:
+        for entry in reversed(chain.decode("latin-1").split(",")):
+            address = _address(entry.strip())
+            if address is None:
+                return UNKNOWN
+            if not self.trusts(str(address)):
+                return str(address), 0
+        return UNKNOWN
+
+
+def settled(headers: Headers) -> None:
+    """Removes a proxy's headers: a trusted proxy sent them and they have been read, by this node or by the one that passed the request on."""
+    for name in proxy_signs(headers):
+        del headers[name]
+
+
+def _last(value: bytes) -> bytes:
+    return value.rpartition(b",")[2].strip()
+
+
+def _address(text: str) -> Address | None:
+    match = _PORT.match(text)
+    try:
+        found = ipaddress.ip_address((match[1] or match[2]) if match is not None else text.partition("%")[0])
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise ConfigError(f'server.trusted_proxies: expected addresses or networks such as "10.0.0.0/8", got "{text}"') from None

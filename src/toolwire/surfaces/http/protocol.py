@@ -29,10 +29,10 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from toolwire.errors import error_object
-from toolwire.events import Failure
+from toolwire.core.errors import error_object
+from toolwire.core.events import Failure
 from toolwire.surfaces.http.cycle import Cycle
-from toolwire.surfaces.http.watch import CONNECTION, Connection
+from toolwire.surfaces.http.exchange import CONNECTION, Connection
 
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024

@@ -25,16 +25,16 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from toolwire.config import ConfigError, ServerSettings, Settings
+from toolwire.cluster.joining import ALONE, Part, advertised, check, join, worker_address
+from toolwire.cluster.workers import Tell, Workers
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
-from toolwire.surfaces import storing
+from toolwire.observe.logs import say
+from toolwire.settings.types import ConfigError, ServerSettings, Settings
+from toolwire.store import opening as storing
+from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.joining import ALONE, Part, advertised, check, join, worker_address
-from toolwire.surfaces.http.logs import say
+from toolwire.surfaces.http.auth import Proxies
 from toolwire.surfaces.http.protocol import GuardedProtocol, guard
-from toolwire.surfaces.http.proxies import Proxies
-from toolwire.surfaces.http.workers import Tell, Workers
 from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
 
 KEEP_ALIVE_S = 75

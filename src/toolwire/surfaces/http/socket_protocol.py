@@ -22,7 +22,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import SecurityError
 from websockets.frames import Frame
 
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.http.exchange import BODY_IDLE_S, BODY_RATE, NOBODY, ROOM_KEY, Room
 from toolwire.surfaces.http.protocol import LOOKS, in_kernel, refusal
 

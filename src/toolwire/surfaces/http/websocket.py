@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from toolwire.decode import body as request_body
-from toolwire.encode.sse import encode
-from toolwire.errors import ToolwireError, error_object, status_of
-from toolwire.events import Failure
-from toolwire.gateway.memory import Memory
-from toolwire.ids import random_id
+from toolwire.cluster.forward import HOP
+from toolwire.core.errors import ToolwireError, error_object, status_of
+from toolwire.core.events import Failure
+from toolwire.core.ids import random_id
+from toolwire.gateway.records import Memory
 from toolwire.surfaces.http.exchange import ROOM_KEY, ClientGone, Exchange
-from toolwire.surfaces.http.forward import HOP
+from toolwire.wire import body as request_body
+from toolwire.wire.sse import encode
 
 if TYPE_CHECKING:
     from toolwire.surfaces.http.app import App

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import Executor, Toolbox

@@ -15,8 +15,8 @@ from typing import Any
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
-from toolwire.config import ServerSettings
-from toolwire.errors import ToolwireError, error_object, status_of
+from toolwire.core.errors import ToolwireError, error_object, status_of
+from toolwire.settings.types import ServerSettings
 from toolwire.surfaces.http.auth import Gate, HeaderList
 from toolwire.surfaces.mcp.server import GONE, VaultServer
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mcp_types as types
@@ -19,13 +19,73 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from toolwire.ids import random_id
-from toolwire.surfaces.mcp import forms
+from toolwire.core.ids import random_id
+from toolwire.core.shown import clean, one_line
+from toolwire.surfaces import cards
 from toolwire.surfaces.mcp.calls import Call, Calls, Ways
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Asking, Outcome, Tool, ToolCall
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Tool, ToolCall, Touched
 from toolwire.tools.executor import UNEXPECTED, Toolbox
 from toolwire.tools.loop import marked
+
+# --- forms ------------------------------------------------------------
+#
+# A question as an elicitation form, and the form's answer as a decision. Pure. Law 11: nothing is
+# preselected. Only a literal `true` is a yes: to the call, and to each thing that may be picked. Whatever
+# else comes back, a missing field, another type, a form that was declined or put away, is a no.
+
+APPROVE = "approve"
+REASON = "reason"
+MOST_REASON = 500
+
+_PROBLEM = "Approve, only to tell the model why this call cannot work?"
+_ASKED = {"run": "Approve this call?", "share": "Share the results that are picked below?"}
+
+
+def message(approval: Approval, tool: Tool | None) -> str:
+    """What the person reads above the form: the whole question."""
+    return cards.plain(cards.card(approval, tool, whole=True))
+
+
+def schema(approval: Approval) -> dict[str, Any]:
+    """The form: flat, of booleans and one text, as elicitation has it."""
+    asked = _PROBLEM if approval.shown.problem else _ASKED[approval.stage]
+    properties: dict[str, Any] = {APPROVE: {"type": "boolean", "title": asked, "description": "Not ticked: the call is refused.", "default": False}}
+    properties |= {name: _pick(one) for name, one in picks(approval).items()}
+    properties[REASON] = {
+        "type": "string",
+        "title": "Reason",
+        "description": "Optional, for a refusal; the model is told.",
+        "maxLength": MOST_REASON,
+    }
+    return {"type": "object", "properties": properties, "required": [APPROVE]}
+
+
+def picks(approval: Approval) -> dict[str, Touched]:
+    """The form's fields for what may be picked, by their names."""
+    if not approval.shown.pick:
+        return {}
+    return {f"share_{number}": one for number, one in enumerate(approval.shown.touched, 1) if not one.missing}
+
+
+def _pick(one: Touched) -> dict[str, Any]:
+    return {
+        "type": "boolean",
+        "title": f"Share {cards.touched(one)}",
+        "description": one_line(one.snippet, 240) or "Ticked: the model sees this file.",
+        "default": False,
+    }
+
+
+def decision(approval: Approval, action: str, content: Mapping[str, Any] | None) -> Decision:
+    """What the person answered."""
+    given = content or {}
+    if action == "accept" and given.get(APPROVE) is True:
+        picked = tuple(one.key for name, one in picks(approval).items() if given.get(name) is True)
+        return Decision(True, picked=picked if approval.shown.pick else None)
+    reason = given.get(REASON)
+    return Decision(False, reason=clean(reason)[:MOST_REASON].strip() if isinstance(reason, str) else "")
+
 
 log = logging.getLogger("toolwire.mcp")
 
@@ -137,15 +197,13 @@ class VaultServer:
 
     def _question(self, call: Call, approval: Approval) -> types.InputRequiredResult:
         """The request ends with the question; the client comes back with the answer."""
-        form = types.ElicitRequestFormParams(
-            message=forms.message(approval, self._toolbox.tools.get(approval.tool)), requested_schema=forms.schema(approval)
-        )
+        form = types.ElicitRequestFormParams(message=message(approval, self._toolbox.tools.get(approval.tool)), requested_schema=schema(approval))
         return types.InputRequiredResult(input_requests={approval.id: types.ElicitRequest(params=form)}, request_state=self.calls.wait(call))
 
     async def _elicit(self, context: Context, call: Call, approval: Approval) -> None:
         """Puts the question while the request is open, until it is answered, here or elsewhere."""
-        words = forms.message(approval, self._toolbox.tools.get(approval.tool))
-        asking = asyncio.ensure_future(context.session.elicit_form(words, forms.schema(approval), context.request_id))
+        words = message(approval, self._toolbox.tools.get(approval.tool))
+        asking = asyncio.ensure_future(context.session.elicit_form(words, schema(approval), context.request_id))
         began = time.monotonic()
         gone = context.request.scope.get(GONE) if context.request is not None else None
         try:
@@ -158,7 +216,7 @@ class VaultServer:
                 await context.session.report_progress(time.monotonic() - began, message="Waiting for the person's decision")
             if asking.done():
                 answer = asking.result()
-                call.answer(approval.id, forms.decision(approval, answer.action, answer.content))
+                call.answer(approval.id, decision(approval, answer.action, answer.content))
         except (MCPError, ValidationError) as error:
             log.warning("the client could not show a form: %s", error)
             call.answer(approval.id, None)
@@ -183,7 +241,7 @@ def _answered(call: Call, responses: types.InputResponses) -> None:
     """The answer that a client brings back, if it is one to the question that is open."""
     answer = responses.get(call.open.id) if call.open is not None else None
     if call.open is not None and isinstance(answer, types.ElicitResult):
-        call.answer(call.open.id, forms.decision(call.open, answer.action, answer.content))
+        call.answer(call.open.id, decision(call.open, answer.action, answer.content))
 
 
 def _is_modern(context: Context) -> bool:

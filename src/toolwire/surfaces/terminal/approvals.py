@@ -5,31 +5,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from toolwire.config import ConfigError
-from toolwire.gateway.store import Store
-from toolwire.surfaces import storing
-from toolwire.surfaces.shown import as_json, one_line
-from toolwire.surfaces.terminal import cards
-from toolwire.tables import table
+from toolwire.core.shown import as_json, one_line
+from toolwire.settings.load import load
+from toolwire.settings.types import ConfigError
+from toolwire.store import opening as storing
+from toolwire.store.store import Store
+from toolwire.surfaces import cards
+from toolwire.surfaces.tables import table
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Arguments, Decision, Grant
-from toolwire.tools.told import folder_of
+from toolwire.tools.contract import Approval, Arguments, Decision, Grant, folder_of
 
 BY = "shell"
 
 
 def run_approvals(arguments: argparse.Namespace) -> int:
-    from toolwire.__main__ import _settings
-
     if arguments.action in ("show", "approve", "deny", "revoke") and not arguments.id:
         raise ConfigError(f"approvals {arguments.action}: an id is missing, see toolwire approvals list")
-    return asyncio.run(_run(arguments, Store(_settings(arguments, {}).store.url)))
+    return asyncio.run(_run(arguments, Store(load(arguments.config, os.environ, {}).store.url)))
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:

@@ -12,12 +12,12 @@ import sys
 from contextlib import aclosing, nullcontext
 from typing import Any
 
-from toolwire.config import ConfigError, Settings
-from toolwire.surfaces.shown import as_json
-from toolwire.surfaces.terminal import rules
+from toolwire.core.shown import as_json
+from toolwire.settings.types import ConfigError, Settings
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
+from toolwire.tools import rules
 from toolwire.tools.loop import Conversation, Did, Ended, Said
 
 LARGEST = 2 * 1024 * 1024

@@ -20,8 +20,8 @@ from prompt_toolkit.layout import Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
 from prompt_toolkit.validation import ValidationError, Validator
 
-from toolwire.surfaces.shown import one_line
-from toolwire.surfaces.terminal import cards
+from toolwire.core.shown import one_line
+from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.screen import drop_typed_ahead
 from toolwire.tools.contract import Touched
 

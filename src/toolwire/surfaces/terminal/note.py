@@ -14,13 +14,14 @@ import sys
 from contextlib import aclosing
 from pathlib import Path
 
-from toolwire import disk
-from toolwire.config import ConfigError, Settings
-from toolwire.surfaces.shown import one_line
-from toolwire.surfaces.terminal import conversation_note, rules
+from toolwire.core.shown import one_line
+from toolwire.settings.types import ConfigError, Settings
+from toolwire.store import disk
+from toolwire.surfaces import conversation_note
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
+from toolwire.tools import rules
 from toolwire.tools.loop import Called, Conversation, Ended, Said
 from toolwire.vault.edits import dominant
 from toolwire.vault.paths import unix

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown
 from rich.segment import Segment, Segments
 
-from toolwire.surfaces.shown import prose
+from toolwire.core.shown import prose
 
 WIDEST = 100
 SOONEST_S = 0.05

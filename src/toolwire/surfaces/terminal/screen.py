@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
-from toolwire.config import ConfigError
-from toolwire.surfaces.shown import clean, one_line, prose
-from toolwire.surfaces.terminal import cards
-from toolwire.surfaces.terminal.cards import Row
+from toolwire.core.shown import clean, one_line, prose
+from toolwire.settings.types import ConfigError
+from toolwire.surfaces import cards
+from toolwire.surfaces.cards import Row
 from toolwire.tools import loop
 
 if TYPE_CHECKING:

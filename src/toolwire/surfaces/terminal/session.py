@@ -13,18 +13,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from toolwire.config import ConfigError, Settings
+from toolwire.core.ids import random_id
+from toolwire.core.shown import one_line
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
-from toolwire.ids import random_id
-from toolwire.surfaces import storing
-from toolwire.surfaces.shown import one_line
+from toolwire.settings.discover import with_discovered
+from toolwire.settings.load import load
+from toolwire.settings.types import ConfigError, Settings
+from toolwire.store import opening as storing
+from toolwire.store.store import Store
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
-from toolwire.tools.contract import Asking, Tool
+from toolwire.tools.contract import WITH_TOOLS, Asking, Tool
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.loop import Budget, Conversation, Message
-from toolwire.tools.models import GatewayModel
-from toolwire.tools.told import WITH_TOOLS
+from toolwire.tools.loop import Budget, Conversation, GatewayModel, Message
 from toolwire.vault.policy import PathRefused
 
 ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
@@ -35,7 +35,7 @@ ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Too
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
     """The vault's own tools. The first build of its index is waited for, and shown, where somebody looks on."""
     if sys.stderr.isatty():
-        from toolwire.surfaces.terminal.vault import first_build
+        from toolwire.cli.vault import first_build
 
         await first_build(root, settings.vault.include, settings.vault.exclude)
     vault_tools: Any = importlib.import_module("toolwire.tools.vault_tools")
@@ -45,9 +45,7 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """The same settings that `toolwire serve` has, the first run's discovery included."""
-    from toolwire.__main__ import _discovered, _settings
-
-    return _discovered(_settings(arguments, {}))
+    return with_discovered(load(arguments.config, os.environ, {}))
 
 
 class Session:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from toolwire.errors import ToolwireError
-from toolwire.surfaces.shown import as_json, one_line
-from toolwire.surfaces.terminal import cards, rules
+from toolwire.core.errors import ToolwireError
+from toolwire.core.shown import as_json, one_line
+from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead, has_extra
+from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed
+from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed, folder_of
 from toolwire.tools.executor import Toolbox
-from toolwire.tools.told import folder_of
 
 T = TypeVar("T")
 LOOK_EVERY_S = 0.3

@@ -12,13 +12,12 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from toolwire.errors import ToolwireError
-from toolwire.ids import random_id
-from toolwire.surfaces.terminal.conversation_note import render
+from toolwire.core.errors import ToolwireError
+from toolwire.core.ids import random_id
+from toolwire.surfaces.conversation_note import render
+from toolwire.surfaces.tables import model_rows
 from toolwire.surfaces.web.context import Row, Web, body, field, number
-from toolwire.surfaces.web.conversations import Conversations, Kept
-from toolwire.surfaces.web.talk import TITLE, Talk
-from toolwire.tables import model_rows
+from toolwire.surfaces.web.talk import TITLE, Conversations, Kept, Talk
 
 OPEN = 64
 """So many conversations are kept in memory; those that run always."""

@@ -17,13 +17,13 @@ from typing import Any
 import aiohttp
 from starlette.requests import Request
 
-from toolwire.encode.sse import SseReader
-from toolwire.errors import KINDS, ToolwireError
-from toolwire.surfaces.http.proxies import OWN
+from toolwire.core.errors import KINDS, ToolwireError
+from toolwire.surfaces.http.auth import OWN
+from toolwire.surfaces.tables import model_rows
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, Shape, values_of
 from toolwire.surfaces.web.context import Row, Web, body
 from toolwire.surfaces.web.context import field as member
-from toolwire.tables import model_rows
+from toolwire.wire.sse import SseReader
 
 LIMIT_S = 60.0
 LONGEST_ANSWER = 4 * 1024 * 1024

@@ -13,11 +13,10 @@ from typing import Any, get_args
 
 from starlette.requests import Request
 
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.context import Row, Web, body, field, number
-from toolwire.tools.contract import Approval, Decision, Grant, Scope, Status, Tool, ToolFailed
+from toolwire.tools.contract import Approval, Decision, Grant, Scope, Status, Tool, ToolFailed, folder_of, privacy_note, problem_note
 from toolwire.tools.executor import Toolbox
-from toolwire.tools.told import folder_of, privacy_note, problem_note
 
 log = logging.getLogger("toolwire.web")
 LOOK_EVERY_S = 0.5

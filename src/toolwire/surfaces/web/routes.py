@@ -19,21 +19,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, Router
 
-from toolwire.config import Settings
-from toolwire.errors import ToolwireError
-from toolwire.gateway.keyring import KeyRing
+from toolwire.access.keyring import KeyRing
+from toolwire.core.errors import ToolwireError
+from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.store import Store
-from toolwire.ids import random_id
+from toolwire.settings.types import Settings
+from toolwire.store.store import Store
 from toolwire.surfaces.web.chat import ChatApi
 from toolwire.surfaces.web.connect import ConnectApi
-from toolwire.surfaces.web.context import Handler, Json, Web, body, field, scheme
-from toolwire.surfaces.web.hub import Hub
+from toolwire.surfaces.web.context import Handler, Hub, Json, Web, body, field, scheme
 from toolwire.surfaces.web.inbox import InboxApi
-from toolwire.surfaces.web.preferences import Preferences
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.settings import SettingsApi
-from toolwire.surfaces.web.toolroom import Source, Toolroom, vault_tools
+from toolwire.surfaces.web.tools import Preferences, Source, Toolroom, vault_tools
 from toolwire.surfaces.web.wire import WireApi
 from toolwire.tools.approvals import Approvals
 

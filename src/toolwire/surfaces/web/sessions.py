@@ -16,8 +16,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from toolwire.gateway.keyring import KeyRing
-from toolwire.gateway.store import Store
+from toolwire.access.keyring import KeyRing
+from toolwire.store.store import Store
 
 LIFETIME_S = 30 * 86400.0
 LINK_S = 86400.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from toolwire.config import print_config
-from toolwire.errors import ToolwireError
+from toolwire.core.errors import ToolwireError
+from toolwire.settings.types import print_config
 from toolwire.surfaces.web.context import Row, Web, body, field
 
 MOST_PATTERNS = 1000

@@ -1,0 +1,179 @@
+"""Monthly budgets of requests and tokens, reserved like every other limit.
+
+A turn is admitted while the key has anything left: what ended turns have used and what running turns hold
+is below the budget. It then holds one request and an estimate of its tokens until it is counted (`usage.py`),
+so a budget of N requests serves N turns, however many arrive at once. A turn that fails gives its request
+back. The turn that crosses a budget of tokens is not cut.
+
+One process counts by itself. With Redis all nodes count together, in the script that also takes from the
+meters (`shared_limits.py`). While Redis is away, each node gives out its share of what was left, rounded down.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from toolwire.access.meters import Refusal
+from toolwire.access.shared_limits import BUDGET_S, NO_BUDGET, Amounts, Month, MonthAsked
+from toolwire.access.usage import UsageBook, month_of, next_month
+from toolwire.core.errors import ToolwireError
+
+if TYPE_CHECKING:
+    from toolwire.access.keys import KeyLimits
+
+RETRY_S = 1.0
+KINDS: tuple[Literal["budget_requests"], Literal["budget_tokens"]] = ("budget_requests", "budget_tokens")
+NOTHING: Amounts = (0, 0)
+NO_MONTH = Month(0, NOTHING, NOTHING)
+
+
+@dataclass(slots=True)
+class Apart:
+    """A month while Redis is away: what was taken when it went, and what this node has given out since."""
+
+    month: int
+    before: Amounts
+    taken: Amounts = NOTHING
+
+
+@dataclass(slots=True)
+class KeyMonth:
+    """What this node knows of a key's month besides its own usage."""
+
+    seen: Month = NO_MONTH
+    """As Redis knew it last …"""
+    seen_at: float = 0.0
+    """… and when that was."""
+    apart: Apart | None = None
+    unpaid: Amounts = NOTHING
+    """What turns have used that Redis was not told yet."""
+
+
+class Budgets:
+    def __init__(self, usage: UsageBook | None, wall: Callable[[], float] = time.time, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._usage = usage
+        self._wall, self._ticks = wall, ticks
+        self._months: dict[str, KeyMonth] = {}
+
+    def has(self, limits: KeyLimits) -> bool:
+        return self._usage is not None and bool(limits.budget_requests or limits.budget_tokens)
+
+    async def open(self, key_id: str) -> None:
+        """Reads what the key has used of the month. Raises where that cannot be known now."""
+        assert self._usage is not None
+        await self._usage.month(key_id)
+
+    def _of(self, key_id: str) -> KeyMonth:
+        return self._months.setdefault(key_id, KeyMonth())
+
+    def _used(self, key_id: str) -> tuple[Amounts, Amounts]:
+        """What was used of the month, and what is held, as far as this node knows by itself."""
+        assert self._usage is not None
+        spent = self._usage.known_month(key_id)
+        return (spent.requests, spent.tokens), self._usage.held(key_id)
+
+    # --- one process, or a node without its Redis -------------------------------------------------------------------------------------------------
+
+    def refusal(self, key_id: str, limits: KeyLimits, nodes: int) -> Refusal | None:
+        """Why the key may not run a turn. `nodes`: how many share what is left without knowing of each other; 0: this process is alone."""
+        spent, held = self._used(key_id)
+        apart = self._apart(key_id, _sum(spent, held)) if nodes else None
+        for place, budget in enumerate(_budget(limits)):
+            left = budget - spent[place] - held[place]
+            if apart is not None:
+                left = min(left, (budget - apart.before[place]) // nodes - apart.taken[place])
+            if budget and left <= 0:
+                return Refusal(KINDS[place], 0)
+        return None
+
+    def _apart(self, key_id: str, known: Amounts) -> Apart:
+        own, month = self._of(key_id), month_of(self._wall())
+        if own.apart is None:
+            seen = _sum(own.seen.spent, own.seen.held) if self._fresh(own) else NOTHING
+            own.apart = Apart(month, (max(known[0], seen[0]), max(known[1], seen[1])))
+        elif own.apart.month != month:
+            own.apart = Apart(month, NOTHING)
+        return own.apart
+
+    def admitted_apart(self, key_id: str, tokens: int) -> None:
+        """A turn was admitted while Redis was away."""
+        apart = self._of(key_id).apart
+        if apart is not None:
+            apart.taken = _sum(apart.taken, (1, tokens))
+
+    def ended_apart(self, key_id: str, reserved: int, used: Amounts) -> None:
+        """A turn has ended while Redis was away."""
+        own = self._of(key_id)
+        own.unpaid = _sum(own.unpaid, used)
+        if own.apart is not None:
+            own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
+
+    def lost(self) -> None:
+        """Redis went away: the shares are made anew."""
+        for own in self._months.values():
+            own.apart = None
+
+    # --- what Redis is asked and answers ----------------------------------------------------------------------------------------------------------
+
+    def asked(self, key_id: str, limits: KeyLimits, used: Amounts = NOTHING) -> MonthAsked:
+        if not self.has(limits):
+            return NO_BUDGET
+        own = self._of(key_id)
+        seen = own.seen if self._fresh(own) else NO_MONTH
+        spent, _ = self._used(key_id)
+        known = max(seen.spent[0], spent[0] - own.unpaid[0]), max(seen.spent[1], spent[1] - own.unpaid[1])
+        return MonthAsked(month_of(self._wall()), _budget(limits), used, known, seen.spent, seen.epoch)
+
+    def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
+        """The same for a Redis that is back, with everything that it was not told; once.
+
+        It begins with what Redis said last: the store's sum has what other nodes used meanwhile, and they tell
+        Redis of that themselves.
+        """
+        own = self._months.get(key_id)
+        if own is None or not self.has(limits):
+            return NO_BUDGET
+        asked = self.asked(key_id, limits, own.unpaid)
+        own.unpaid = NOTHING
+        return replace(asked, known=asked.seen) if asked.epoch else asked
+
+    def saw(self, key_id: str, month: Month) -> None:
+        own = self._of(key_id)
+        if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # answers may overtake each other
+            spent = max(month.spent[0], own.seen.spent[0]), max(month.spent[1], own.seen.spent[1])
+            month = replace(month, spent=spent)
+        own.seen, own.seen_at = month, self._ticks()
+
+    def _fresh(self, own: KeyMonth) -> bool:
+        return own.seen.month == month_of(self._wall()) and self._ticks() - own.seen_at < BUDGET_S
+
+    # --- what the client is told ------------------------------------------------------------------------------------------------------------------
+
+    def error(self, refusal: Refusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
+        """`shared`: Redis refused it, and knows more than this node."""
+        place = KINDS.index(refusal.kind)
+        own, (spent, held) = self._of(key_id), self._used(key_id)
+        if shared:
+            spent, held = own.seen.spent, own.seen.held
+        name, budget, used, reserved = ("requests", "tokens")[place], _budget(limits)[place], spent[place], held[place]
+        if used >= budget:
+            now = self._wall()
+            message = f"You exceeded your current quota: this API key's budget is {budget:,} {name} a month, and {used:,} are used."
+            return ToolwireError("quota", f"{message} It begins anew with the next month (UTC).", retry_after_s=max(1.0, next_month(now) - now))
+        if used + reserved >= budget:
+            message = f"Rate limit reached: of this API key's budget of {budget:,} {name} a month, {used:,} are used"
+            message += f" and {reserved:,} are reserved by requests that are running. Please try again when one has ended."
+            return ToolwireError("requests_limit" if place == 0 else "tokens_limit", message, retry_after_s=RETRY_S)
+        message = f"The nodes cannot share this API key's monthly budget of {name} now, and this node has given out its part. Please try again."
+        return ToolwireError("overloaded", message, retry_after_s=RETRY_S)
+
+
+def _budget(limits: KeyLimits) -> Amounts:
+    return limits.budget_requests, limits.budget_tokens
+
+
+def _sum(left: Amounts, right: Amounts) -> Amounts:
+    return left[0] + right[0], left[1] + right[1]

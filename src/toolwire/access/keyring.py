@@ -1,0 +1,253 @@
+"""The key ring: how a caller's key is found among those of the settings and those of the store.
+
+Rules: a caller's key is looked up by a digest that is keyed with this process's own secret, and then compared in constant time: how long it takes
+tells nothing of any key, however many there are. Stored keys are read again within `FRESH_S`, so that what one node revokes no node takes. Where the
+store does not answer, the keys that were read last hold; that it did not is believed for a moment only, and then asked anew. A key of the settings
+waits for no reading but the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from toolwire.access.keys import KeyGrant, KeyHolder, KeyLimits, KeyRecords, Rows, StoredKey, key_id_of
+from toolwire.core.errors import ToolwireError
+from toolwire.settings.types import LimitSettings
+
+log = logging.getLogger("toolwire.keys")
+MOST_RECENT = 1024
+REREAD_S = 2.0
+FRESH_S = 5.0
+LOOK_AGAIN_S = 0.25
+"""A key that is not known makes the stored ones be read again, so that a new one works at once; but no more often than this."""
+BEHIND_S = 0.05
+"""So much later the stored keys are read again behind a request that does not wait for them: its answer comes first."""
+WAIT_S = 1.0
+"""So long a request waits for keys that are older than `FRESH_S`."""
+FIRST_WAIT_S = 5.0
+USED_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    digest: bytes
+    holder: KeyHolder
+    row: StoredKey | None = None
+
+
+class KeyRing:
+    """Every key that this server takes: those of the settings, and those of the store as they were read last."""
+
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        admin_keys: Iterable[str] = (),
+        limits: LimitSettings | None = None,
+        records: KeyRecords | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` tells the time of day, `ticks` how much of it has passed."""
+        self._limits = limits or LimitSettings()
+        self._records = records
+        self._clock, self._ticks = clock, ticks
+        self._secret = secrets.token_bytes(32)
+        self._marker = hashlib.blake2b(key=self._secret, digest_size=16)
+        self._configured: dict[bytes, _Known] = {}
+        standard = KeyGrant(limits=KeyLimits.of(self._limits))
+        self._anyone = KeyHolder("", None if standard.plain else standard)
+        for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
+            self._configure(text, replace(standard, admin=admin))
+        self._stored: dict[bytes, _Known] = {}
+        self._recent: dict[bytes, _Known] = {}
+        """Keys that were found, by a mark of their own: most requests come with one of them."""
+        self._rows: Rows = []
+        self._admins: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
+        self._read_at: float | None = None
+        self._tried_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._failing = False
+        self._failed_at = float("-inf")
+        self._used: set[str] = set()
+        self._told: dict[str, float] = {}
+
+    def _configure(self, text: str, grant: KeyGrant) -> None:
+        digest = hashlib.sha256(text.encode()).digest()
+        self._configured[self._blind(digest)] = _Known(digest, KeyHolder(key_id_of(text), None if grant.plain else grant, lasting=True))
+
+    def _blind(self, text: bytes) -> bytes:
+        """A mark that nobody else can work out."""
+        marking = self._marker.copy()
+        marking.update(text)
+        return marking.digest()
+
+    # --- asking --------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def needed(self) -> bool:
+        """Whether a caller needs a key. Revoking the last one does not open the door."""
+        return bool(self._configured) or bool(self._rows)
+
+    @property
+    def anyone(self) -> KeyHolder:
+        """Who asks where no key is needed."""
+        return self._anyone
+
+    @property
+    def due(self) -> bool:
+        """Whether `refresh` has something to do: also for all who ask while keys are read that are not known yet, or too old to be used."""
+        if self._records is None or self._read_at is None:
+            return self._records is not None
+        now = self._ticks()
+        return now - self._tried_at >= REREAD_S or now - self._read_at >= FRESH_S
+
+    def find(self, token: bytes) -> KeyHolder | None:
+        """Whose key this is."""
+        mark = self._blind(token)
+        known = self._recent.get(mark)
+        if known is None:
+            known = self._look_up(token)
+            if known is None:
+                return None
+            if len(self._recent) >= MOST_RECENT:
+                self._recent.clear()
+            self._recent[mark] = known
+        if known.row is not None:
+            if known.row.revoked_at is not None and self._over(known.row):
+                return None
+            self._used.add(known.row.id)
+        return known.holder
+
+    def _look_up(self, token: bytes) -> _Known | None:
+        digest = hashlib.sha256(token).digest()
+        blinded = self._blind(digest)
+        known = self._stored.get(blinded) or self._configured.get(blinded)
+        return known if hmac.compare_digest(digest, known.digest if known is not None else self._secret) else None
+
+    def _over(self, key: StoredKey) -> bool:
+        """Whether it has ended. What has ended does not begin again, should the clock go back."""
+        if not key.lives(self._clock()):
+            self._ended.add(key.id)
+        return key.revoked_at is not None and key.id in self._ended
+
+    async def is_admin(self, key_id: str) -> bool:
+        """Whether a stored key of this identity still opens the web pages."""
+        await self.refresh()
+        return key_id in self._admins
+
+    async def admin(self, text: str) -> KeyHolder | None:
+        """The holder of a stored key that opens the web pages."""
+        await self.refresh()
+        holder = self.find(text.encode("utf-8", "replace"))
+        return holder if holder is not None and holder.admin else None
+
+    # --- reading again -------------------------------------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Starts to read the stored keys again, and waits for it where what is known is too old to be used."""
+        if self._records is None:
+            return
+        now = self._ticks()
+        if self._reading is None and now - self._tried_at >= REREAD_S:
+            self._start(self._records)
+        if self._read_at is None or now - self._read_at >= FRESH_S:
+            await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S, REREAD_S)
+
+    def refresh_behind(self) -> bool:
+        """As `refresh`, behind a request that need not wait for it; False where nothing was ever read, so that it must."""
+        if self._read_at is None:
+            return False
+        idle = self._reading is None and self._later is None
+        if self._records is not None and idle and self._ticks() - self._tried_at >= REREAD_S:
+            self._later = asyncio.get_running_loop().call_later(BEHIND_S, self._start, self._records)
+        return True
+
+    async def look_again(self) -> None:
+        """A key was not found: it may be new."""
+        if self._records is None:
+            return
+        if self._reading is None and self._ticks() - self._tried_at >= LOOK_AGAIN_S:
+            self._start(self._records)
+        await self._wait(WAIT_S, LOOK_AGAIN_S)
+
+    async def _wait(self, most_s: float, believed_s: float) -> None:
+        """For the reading that is under way; not where one has failed or hung within `believed_s`: then only that one request has waited."""
+        reading = self._reading
+        if reading is None:
+            return
+        if self._failing:
+            now = self._ticks()
+            most_s -= now - self._tried_at  # who asks in the midst of one that hangs too does not wait for it anew
+            if most_s <= 0 or now - self._failed_at < believed_s:
+                return
+        done, _ = await asyncio.wait({reading}, timeout=most_s)
+        if not done:
+            self._fail("the store does not answer")
+
+    def _start(self, records: KeyRecords) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self._tried_at = self._ticks()
+        self._reading = asyncio.ensure_future(self._read(records))
+
+    def check_known(self) -> None:
+        """Raises where it is not known yet which keys there are, and a key that is not found may be one of them."""
+        if self._records is not None and self._read_at is None:
+            raise ToolwireError("backend_unavailable", "The server can not read its API keys now. Please try again.", retry_after_s=1)
+
+    async def _read(self, records: KeyRecords) -> None:
+        try:
+            found = await records.changed(self._rows, self._known)
+            if found is not None:
+                self._rows, (self._stored, self._admins) = found
+                self._recent.clear()
+            self._read_at = self._ticks()
+            if self._failing:
+                log.warning("stored keys can be read again")
+            self._failing = False
+            await self._tell_used(records)
+        except Exception as error:  # whatever it is, the keys that are known hold
+            self._fail(error)
+        finally:
+            self._reading = None
+
+    def _fail(self, why: object) -> None:
+        if not self._failing:
+            log.warning("stored keys can not be read, those that were read last hold: %s", why)
+        self._failing, self._failed_at = True, self._ticks()
+
+    def _known(self, keys: list[StoredKey]) -> tuple[dict[bytes, _Known], frozenset[str]]:
+        known = [_Known(bytes.fromhex(key.sha256), key.holder(self._limits), key) for key in keys if not self._over(key)]
+        return {self._blind(one.digest): one for one in known}, frozenset(one.holder.key_id for one in known if one.holder.admin)
+
+    async def _tell_used(self, records: KeyRecords) -> None:
+        """When keys were used last, to the minute."""
+        now = self._clock()
+        ids = sorted(id for id in self._used if now - self._told.get(id, 0.0) >= USED_EVERY_S)
+        if not ids:
+            return
+        self._used.clear()
+        self._told.update(dict.fromkeys(ids, now))
+        try:
+            await records.used(ids, now)
+        except ToolwireError as error:  # a full disk does not make keys unreadable
+            log.info("when keys were used last could not be kept: %s", error)
+
+    async def close(self) -> None:
+        """Lets a reading that is under way end."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)

@@ -1,0 +1,363 @@
+"""What each key may use: requests and tokens a minute, turns at once, and a month's budget.
+
+Rules: a turn is admitted once, whole or not at all, before anything runs: one request, and an estimate of its tokens. When it ends, the tokens that
+it really used take the estimate's place; one that was given up before its backend counted pays by what was seen of it. A request that is refused for
+its own faults costs a request too. A key without limits is never seen here. Where `store.redis` is set, all nodes share one set of meters; while
+Redis can not be reached each node allows its own share, and so does each worker process where there is no Redis. `budgets.py` has the month's budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from toolwire.access import meters
+from toolwire.access.budgets import KINDS, NOTHING, Budgets
+from toolwire.access.keys import KeyLimits
+from toolwire.access.meters import MINUTE, Meters, Rates, Refusal
+from toolwire.access.shared_limits import NO_BUDGET, Amounts, Asked, Seen, SharedLimits, Unreachable
+from toolwire.access.usage import Hold, UsageBook
+from toolwire.core.errors import ToolwireError, status_of
+from toolwire.core.events import CallArgs, Event, Failure, Text, Thought, Usage
+from toolwire.core.events import Refusal as RefusalText
+from toolwire.core.ids import random_id
+from toolwire.core.turn import Call, ImagePart, Message, OtherPart, Reasoning, Result, TextPart, Turn
+
+if TYPE_CHECKING:
+    from toolwire.settings.types import Settings
+
+HeaderList = list[tuple[bytes, bytes]]
+CHARACTERS_A_TOKEN = 4
+IMAGE_TOKENS = 800
+ANSWER_TOKENS = 256
+MOST_ANSWER_TOKENS = 1024
+"""What an answer is reserved for: what the request allows it, within these bounds; the rest is charged when it is known."""
+CONCURRENT_RETRY_S = 1.0
+CLOSE_S = 2.0
+NO_RATES = Rates()
+NO_TOKENS = Usage(0, 0)
+_SPOKEN = {Text: "text", Thought: "text", RefusalText: "text", CallArgs: "delta"}
+
+
+def microseconds() -> int:
+    return time.monotonic_ns() // 1000
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One key's meters on this node: all nodes' as Redis told them last, or this node's own."""
+
+    meters: Meters
+    limits: KeyLimits
+    running: dict[str, Ticket] = field(default_factory=dict)
+    alone: tuple[int, int] = (0, 0)
+    """Units of requests and tokens that were taken here while Redis could not be told."""
+    shared: Meters = field(default_factory=Meters)
+    """All nodes' as they were when Redis went away."""
+
+
+class Limits:
+    def __init__(
+        self,
+        settings: Settings,
+        usage: UsageBook | None = None,
+        *,
+        clock: Callable[[], int] = microseconds,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._usage = usage
+        self._clock = clock
+        self._budgets = Budgets(usage, wall)
+        self._accounts: dict[str, Account] = {}
+        self._errands: set[asyncio.Task[None]] = set()
+        url, self._workers = settings.store.redis, settings.server.workers
+        self.shared = SharedLimits(url, random_id("node_"), self._running, self._redis_lost, self._owed, nodes=self._workers) if url else None
+
+    async def start(self) -> None:
+        """Takes this node's place among those that share the limits."""
+        if self.shared is not None:
+            await self.shared.beat()
+            self.shared.start()
+
+    async def close(self) -> None:
+        if self._errands:
+            await asyncio.wait(self._errands, timeout=CLOSE_S)
+        if self.shared is not None:
+            await self.shared.close()
+
+    # --- before a turn -------------------------------------------------------------------------------------------------------------------------
+
+    def check(self, key_id: str, limits: KeyLimits) -> None:
+        """Raises where it is known already, without asking anybody, that this key can not run a turn now: its request need not even be read."""
+        account, rates = self._account(key_id, limits), self._rates(limits)
+        refusal = None
+        if limits.requests_per_minute:
+            meters.drain(account.meters, rates, self._clock())
+            if wait := meters.wait(account.meters.requests, rates.requests, 1):
+                refusal = Refusal("requests", wait)
+        if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
+            refusal = Refusal("concurrent", 0)
+        if refusal is not None:
+            raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
+
+    async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
+        """Takes what the turn needs. Raises 429 where the key has not that much left."""
+        budgeted = self._budgets.has(limits)
+        if budgeted:
+            await self._budgets.open(key_id)
+        asked = estimate(turn) if limits.tokens_per_minute or limits.budget_tokens else Usage(0, 0)
+        account = self._account(key_id, limits)
+        ticket = Ticket(self, key_id, limits, asked)
+        if limits.rates != NO_RATES or limits.concurrent or budgeted:
+            await self._take(account, ticket)
+        if ticket.id:
+            account.running[ticket.id] = ticket
+        if budgeted and self._usage is not None:
+            ticket.hold = self._usage.hold(key_id, 1, ticket.held_tokens)
+        return ticket
+
+    async def _take(self, account: Account, ticket: Ticket) -> None:
+        shared = self.shared
+        if shared is not None and shared.up:
+            shared.start()
+            taking = asyncio.ensure_future(shared.take(self._asked(account, ticket, MINUTE, ticket.reserved * MINUTE)))
+            try:
+                refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
+            except Unreachable:
+                pass
+            except asyncio.CancelledError:
+                self._errand(self._give_back(account, ticket, taking))
+                raise
+            else:
+                self._seen(account, ticket.key_id, seen)
+                if refusal is not None:
+                    raise self._refused(refusal, ticket, account, shared=True)
+                return
+        if (refusal := self._take_here(account, ticket)) is not None:
+            raise self._refused(refusal, ticket, account)
+
+    def _take_here(self, account: Account, ticket: Ticket) -> Refusal | None:
+        """Takes it from what this process has: all there is, or its share while Redis is away."""
+        shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
+        if self._budgets.has(limits):
+            over = self._budgets.refusal(ticket.key_id, limits, 0 if shared is None else shared.nodes)
+            if over is not None:
+                return over
+        refusal = meters.take(account.meters, rates, self._clock(), 1, ticket.reserved)
+        if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
+            meters.charge(account.meters, rates, -MINUTE, -ticket.reserved * MINUTE)
+            refusal = Refusal("concurrent", 0)
+        if refusal is None and shared is not None:
+            account.alone = (account.alone[0] + MINUTE, account.alone[1] + ticket.reserved * MINUTE)
+            self._budgets.admitted_apart(ticket.key_id, ticket.held_tokens)
+        return refusal
+
+    async def _give_back(self, account: Account, ticket: Ticket, taking: asyncio.Future[tuple[Refusal | None, Seen]]) -> None:
+        """The client left while it was being asked for."""
+        await asyncio.wait({taking})
+        if taking.exception() is None and taking.result()[0] is None:
+            await self._charge_shared(account, self._asked(account, ticket, -MINUTE, -ticket.reserved * MINUTE))
+
+    def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
+        """A request that was refused before it was admitted: for its own faults it costs a request, so that nobody can flood with nonsense."""
+        if limits.requests_per_minute and status_of(failure) != 429:
+            self._charge(
+                self._account(key_id, limits), Ticket(self, key_id, replace(limits, budget_requests=0, budget_tokens=0), NO_TOKENS), MINUTE, 0
+            )
+
+    # --- after a turn --------------------------------------------------------------------------------------------------------------------------
+
+    def settle(self, ticket: Ticket, tokens: int, answered: bool) -> None:
+        account = self._account(ticket.key_id, ticket.limits)
+        account.running.pop(ticket.id, None)
+        if ticket.limits.tokens_per_minute or ticket.id:
+            self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE, (int(answered), tokens))
+
+    def _charge(self, account: Account, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> None:
+        asked = self._asked(account, ticket, requests, tokens, used)
+        meters.charge(account.meters, self._rates(ticket.limits), requests, tokens)
+        if self.shared is not None:
+            if self.shared.up:
+                self._errand(self._charge_shared(account, asked))
+            else:
+                account.alone = (account.alone[0] + requests, account.alone[1] + tokens)
+                if ticket.hold is not None:
+                    self._budgets.ended_apart(ticket.key_id, ticket.held_tokens, used)
+
+    async def _charge_shared(self, account: Account, asked: Asked) -> None:
+        assert self.shared is not None
+        seen = await self.shared.charge(asked)
+        if seen is not None:
+            self._seen(account, asked.key_id, seen)
+
+    def _errand(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    # --- what is known -------------------------------------------------------------------------------------------------------------------------
+
+    def _account(self, key_id: str, limits: KeyLimits) -> Account:
+        account = self._accounts.get(key_id)
+        if account is None:
+            account = self._accounts[key_id] = Account(Meters(self._clock()), limits)
+        account.limits = limits
+        return account
+
+    def _known(self, account: Account) -> tuple[int, int]:
+        """What is taken now, in units of requests and tokens, as far as this node knows."""
+        meters.drain(account.meters, self._rates(account.limits), self._clock())
+        return account.meters.requests, account.meters.tokens
+
+    def _asked(self, account: Account, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> Asked:
+        limits, month = ticket.limits, NO_BUDGET
+        if ticket.id and self.shared is not None:
+            month = self._budgets.asked(ticket.key_id, limits, used)
+        return Asked(ticket.key_id, limits.rates, limits.concurrent, ticket.id, requests, tokens, self._known(account), month)
+
+    def _seen(self, account: Account, key_id: str, seen: Seen) -> None:
+        seen.meters.at = self._clock()
+        account.meters = seen.meters
+        if seen.month.month:
+            self._budgets.saw(key_id, seen.month)
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts a limit falls, of which this process has one."""
+        shared = self.shared
+        return self._workers if shared is None else 1 if shared.up else shared.nodes
+
+    def _rates(self, limits: KeyLimits) -> Rates:
+        parts = self._parts
+        return limits.rates if parts == 1 else limits.rates.shared_by(parts)
+
+    def _at_once(self, limits: KeyLimits) -> int:
+        return max(1, limits.concurrent // self._parts)
+
+    def _running(self) -> dict[str, list[str]]:
+        """For the heartbeat: the turns that count against a limit of turns at once, or hold a part of a budget."""
+        return {key_id: list(account.running) for key_id, account in self._accounts.items() if account.limits.concurrent or account.running}
+
+    def _redis_lost(self) -> None:
+        """Redis went away: this node goes on with its share of what was taken."""
+        nodes = self.shared.nodes if self.shared is not None else 1
+        for account in self._accounts.values():
+            now = account.meters
+            meters.drain(now, account.limits.rates, self._clock())
+            account.shared = Meters(now.at, now.requests, now.tokens)
+            now.requests, now.tokens, account.alone = now.requests // nodes, now.tokens // nodes, (0, 0)
+        self._budgets.lost()
+
+    def _owed(self) -> Iterable[Asked]:
+        """Redis is there again: it is told what was taken before it went away, and what was taken here since this was asked last."""
+        owed: list[Asked] = []
+        for key_id, account in self._accounts.items():
+            rates, before, alone = account.limits.rates, account.shared, account.alone
+            requests, tokens = self._known(account)
+            meters.drain(before, rates, self._clock())
+            units = min(alone[0], requests), min(alone[1], tokens)
+            account.alone = (0, 0)
+            month = self._budgets.owed(key_id, account.limits)
+            if any(units) or before.requests or before.tokens or month.month:
+                known = (before.requests, before.tokens)
+                owed.append(Asked(key_id, rates, account.limits.concurrent, "", *units, known=known, month=month))
+        return owed
+
+    # --- what is told --------------------------------------------------------------------------------------------------------------------------
+
+    def headers(self, key_id: str, limits: KeyLimits) -> HeaderList:
+        """`x-ratelimit-…`, for every answer to a key that has limits of this kind."""
+        account, rates = self._account(key_id, limits), self._rates(limits)
+        meters.drain(account.meters, rates, self._clock())
+        out: HeaderList = []
+        for kind, rate, taken in (("requests", rates.requests, account.meters.requests), ("tokens", rates.tokens, account.meters.tokens)):
+            if rate:
+                out += [
+                    (f"x-ratelimit-limit-{kind}".encode(), b"%d" % rate),
+                    (f"x-ratelimit-remaining-{kind}".encode(), b"%d" % meters.remaining(taken, rate)),
+                    (f"x-ratelimit-reset-{kind}".encode(), meters.duration(meters.reset_us(taken, rate)).encode()),
+                ]
+        return out
+
+    def _refused(self, refusal: Refusal, ticket: Ticket, account: Account, shared: bool = False) -> ToolwireError:
+        limits, tokens = ticket.limits, ticket.reserved
+        if refusal.kind in KINDS:
+            return self._budgets.error(refusal, ticket.key_id, limits, shared)
+        if refusal.kind == "concurrent":
+            told = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once. Please try again when one has ended."
+            return ToolwireError("requests_limit", told, retry_after_s=CONCURRENT_RETRY_S)
+        rates, wait = self._rates(limits), meters.duration(refusal.wait_us)
+        if refusal.kind == "requests":
+            used = rates.requests - meters.remaining(account.meters.requests, rates.requests)
+            told = f"Rate limit reached for this API key on requests per min (RPM): Limit {rates.requests}, Used {used}, Requested 1."
+        else:
+            used = rates.tokens - meters.remaining(account.meters.tokens, rates.tokens)
+            told = f"Rate limit reached for this API key on tokens per min (TPM): Limit {rates.tokens}, Used {used}, Requested {tokens}."
+        kind = "requests_limit" if refusal.kind == "requests" else "tokens_limit"
+        return ToolwireError(kind, f"{told} Please try again in {wait}.", retry_after_s=refusal.wait_us / 1e6)
+
+
+class Ticket:
+    """An admitted turn. `settle` it once it has ended, whatever the end was."""
+
+    __slots__ = ("_characters", "_limits", "_open", "asked_for", "held_tokens", "hold", "id", "key_id", "limits", "reserved")
+
+    def __init__(self, owner: Limits, key_id: str, limits: KeyLimits, asked_for: Usage) -> None:
+        self.held_tokens = asked_for.total_tokens if limits.budget_tokens else 0
+        self.id = f"{random_id('')}:{self.held_tokens}" if limits.concurrent or limits.budget_requests or limits.budget_tokens else ""
+        """As `shared_limits.py` reads it."""
+        self.hold: Hold | None = None
+        """What it has of its key's budget, until its usage is counted."""
+        self.key_id = key_id
+        self.limits = limits
+        self.asked_for = asked_for
+        self.reserved = min(asked_for.total_tokens, limits.tokens_per_minute)
+        self._limits = owner
+        self._characters = 0
+        self._open = True
+
+    def saw(self, batch: Iterable[Event]) -> None:
+        """What goes out: a turn that is given up pays for it."""
+        for event in batch:
+            said = _SPOKEN.get(type(event))
+            if said is not None:
+                self._characters += len(getattr(event, said))
+
+    def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
+        """Charges what was used: `usage` where the backend counted, else, where the turn `ran`, an estimate. Returns what was charged.
+
+        A turn that was not `answered` gives its request back to the key's budget.
+        """
+        if self._open:
+            self._open = False
+            if not usage.total_tokens and (ran or self._characters):
+                usage = Usage(self.asked_for.input_tokens, math.ceil(self._characters / CHARACTERS_A_TOKEN))
+            self._limits.settle(self, usage.total_tokens, answered)
+        return usage
+
+
+def estimate(turn: Turn) -> Usage:
+    """What a turn will use, before any backend has counted: four characters a token, and a part of what the answer may have."""
+    characters, images = len(turn.instructions or ""), 0
+    for item in turn.items:
+        if isinstance(item, Call):
+            characters += len(item.name) + len(item.arguments)
+        elif isinstance(item, Reasoning):
+            characters += sum(map(len, (*item.summary, *item.content)))
+        else:
+            assert isinstance(item, Message | Result)
+            for part in item.parts:
+                if isinstance(part, TextPart):
+                    characters += len(part.text)
+                else:
+                    assert isinstance(part, ImagePart | OtherPart)
+                    images += 1
+    for tool in turn.tools:
+        characters += len(tool.name) + len(tool.description) + len(str(tool.parameters))
+    asked = turn.sampling.max_tokens
+    answer = ANSWER_TOKENS if asked is None else min(max(asked, 1), MOST_ANSWER_TOKENS)
+    return Usage(math.ceil(characters / CHARACTERS_A_TOKEN) + images * IMAGE_TOKENS, answer * max(1, turn.n))

@@ -1,0 +1,355 @@
+"""The meters of all nodes, in Redis: `meters.py` once more, as one script, so that nodes which ask at the same moment can not both take the last one.
+
+    toolwire:meters:{KEY}     what is taken, in units, and when that was so
+    toolwire:running:{KEY}    the turns that run now, each with the time after which it counts as gone
+    toolwire:budget:{KEY}     what ended turns have used of a month's budget, and of which month
+    toolwire:nodes            the nodes that share the limits, likewise
+
+Rules: the time is Redis's own, for all nodes the same; where it goes back, it is counted on from there. What runs is renewed while it runs, so that
+what a node that died has left behind ends by itself. A Redis that can not be reached costs one request the wait; from then on only the heartbeat
+asks, until it is back. What could not be told to it meanwhile is told then, before it is asked for anything again, with what it said last, should it
+have forgotten everything. Who did not notice that it was away brings what it said last with every question: where there are no meters of a key any
+more, they begin there. Less is never counted than the node that saw most has seen.
+
+A turn of a key with a budget is named `ID:TOKENS` among those that run. What is reserved of the budget is
+therefore always the sum over the turns that run: it cannot drift, and what a dead node had reserved ends with
+its leases. What ended turns have used begins with the store's sum. Redis forgets it `BUDGET_S` after the last
+turn, when the store has all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toolwire.access.meters import Meters, Rates, Refusal
+from toolwire.cluster.nodes import WITHIN_S, connect
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+METERS, RUNNING, BUDGET, NODES = "toolwire:meters:", "toolwire:running:", "toolwire:budget:", "toolwire:nodes"
+LEASE_S = 20.0
+BUDGET_S = 600.0
+BEAT_S = 4.0
+RETRY_S = 0.5
+MOST_OWED = 10_000
+
+log = logging.getLogger("toolwire.limits")
+T = TypeVar("T")
+
+CLOCK = """
+local whole = function(number) return string.format('%.0f', number) end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local end_leases = function(leases, lease)
+    local latest = whole(now + lease)
+    redis.call('ZREMRANGEBYSCORE', leases, '-inf', whole(now))
+    for _, one in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. latest, '+inf')) do redis.call('ZADD', leases, latest, one) end
+end
+"""
+"""What both scripts begin with. A lease that ends later than one that is given now is from before the clock went back."""
+
+# KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
+# most running at once, this turn's id, its lease in microseconds, what to do ("take" asks first, "charge" does
+# not, and ends the turn, "tell" is a charge by a node that was away), and how many units of requests and tokens
+# the node knows of: they count where nothing is known here, and at least so many where they are told.
+# Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the budget, what the
+# turn used, the sum to begin with, and the sum that the node saw last; the epoch in which it saw that (a sum that
+# was begun anew has a new one, and began too low where a node has seen more); how long an unused sum is kept, in ms.
+TAKE = """
+local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
+local at = tonumber(state[1]) or now
+local passed = math.max(0, now - at)
+local rates, units = {tonumber(ARGV[1]), tonumber(ARGV[3])}, {tonumber(ARGV[2]), tonumber(ARGV[4])}
+local taken, refused, wait = {}, '', 0
+for n = 1, 2 do
+    local known, here = tonumber(ARGV[8 + n]), tonumber(state[n + 1])
+    taken[n] = here and math.max(ARGV[8] == 'tell' and known or 0, here - passed * rates[n]) or known
+    if ARGV[8] == 'take' and rates[n] > 0 then
+        units[n] = math.min(units[n], rates[n] * 60000000)
+        local over = math.ceil((taken[n] + units[n] - rates[n] * 60000000) / rates[n])
+        if over > wait then
+            wait = over
+            refused = n == 1 and 'requests' or 'tokens'
+        end
+    end
+end
+local most, running, month = tonumber(ARGV[5]), 0, tonumber(ARGV[11])
+local leased = most > 0 or month > 0
+if leased then
+    end_leases(KEYS[2], ARGV[7])
+    running = redis.call('ZCARD', KEYS[2])
+    if ARGV[8] ~= 'take' then
+        running = running - redis.call('ZREM', KEYS[2], ARGV[6])
+    elseif most > 0 and running >= most and refused == '' then
+        refused = 'concurrent'
+    end
+end
+local spent, first, held, epoch = {0, 0}, {0, 0}, {running, 0}, '0'
+if month > 0 then
+    local found = redis.call('HMGET', KEYS[3], 'month', 'requests', 'tokens', 'first_requests', 'first_tokens', 'epoch')
+    local there = tonumber(found[1]) or 0
+    for n = 1, 2 do
+        if there < month then
+            spent[n], first[n] = tonumber(ARGV[15 + n]), tonumber(ARGV[15 + n])
+        else
+            spent[n], first[n] = tonumber(found[n + 1]), tonumber(found[n + 3])
+            if there == month and found[6] ~= ARGV[20] and first[n] < tonumber(ARGV[17 + n]) then
+                spent[n], first[n] = spent[n] + tonumber(ARGV[17 + n]) - first[n], tonumber(ARGV[17 + n])
+            end
+        end
+        if ARGV[8] ~= 'take' then spent[n] = spent[n] + tonumber(ARGV[13 + n]) end
+    end
+    epoch = there < month and whole(now) or found[6]
+    month = math.max(month, there)
+    if tonumber(ARGV[13]) > 0 then
+        for _, turn in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do held[2] = held[2] + (tonumber(string.match(turn, ':(%d+)$')) or 0) end
+    end
+    for n = 1, 2 do
+        local budget = tonumber(ARGV[11 + n])
+        if ARGV[8] == 'take' and budget > 0 and spent[n] + held[n] >= budget then
+            refused = n == 1 and 'budget_requests' or 'budget_tokens'
+            wait = 0
+        end
+    end
+end
+if refused == '' then
+    local last = 1
+    for n = 1, 2 do
+        if rates[n] > 0 then
+            taken[n] = math.max(0, taken[n] + units[n])
+            last = math.max(last, taken[n] / rates[n])
+        end
+    end
+    redis.call('HSET', KEYS[1], 'at', whole(now), 'requests', whole(taken[1]), 'tokens', whole(taken[2]))
+    redis.call('PEXPIRE', KEYS[1], whole(math.ceil(last / 1000) + 60000))
+    if month > 0 then
+        redis.call('HSET', KEYS[3], 'month', whole(month), 'requests', whole(spent[1]), 'tokens', whole(spent[2]),
+            'first_requests', whole(first[1]), 'first_tokens', whole(first[2]), 'epoch', epoch)
+        redis.call('PEXPIRE', KEYS[3], ARGV[21])
+    end
+    if leased and ARGV[8] == 'take' then
+        redis.call('ZADD', KEYS[2], whole(now + ARGV[7]), ARGV[6])
+        redis.call('PEXPIRE', KEYS[2], whole(ARGV[7] / 1000))
+        running = running + 1
+    end
+elseif now < at then
+    redis.call('HSET', KEYS[1], 'at', whole(now))
+end
+local of_month = {whole(month), whole(spent[1]), whole(spent[2]), whole(held[1]), whole(held[2]), epoch}
+return {refused, whole(wait), whole(taken[1]), whole(taken[2]), unpack(of_month)}
+"""
+
+# KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Gives how many there are.
+RENEW = """
+end_leases(KEYS[1], ARGV[1])
+for n = 2, #ARGV do redis.call('ZADD', KEYS[1], whole(now + ARGV[1]), ARGV[n]) end
+redis.call('PEXPIRE', KEYS[1], whole(ARGV[1] / 1000))
+return redis.call('ZCARD', KEYS[1])
+"""
+
+
+Amounts = tuple[int, int]
+"""Requests and tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A key's month as Redis knows it: what ended turns have used, and what running turns hold."""
+
+    month: int
+    spent: Amounts
+    held: Amounts
+    epoch: int = 0
+    """When Redis began this sum: one that has forgotten everything begins another."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonthAsked:
+    """What a turn is to have of a key's month, or has `used` of it.
+
+    `known` is the sum that Redis begins with where it has none, `seen` the one that the node saw in `epoch`.
+    """
+
+    month: int
+    budget: Amounts
+    used: Amounts = (0, 0)
+    known: Amounts = (0, 0)
+    seen: Amounts = (0, 0)
+    epoch: int = 0
+
+
+NO_BUDGET = MonthAsked(0, (0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a turn takes of a key's meters, in units. `known`: what this node knows of requests and tokens that were taken before."""
+
+    key_id: str
+    rates: Rates
+    concurrent: int
+    turn: str
+    requests: int
+    tokens: int
+    known: tuple[int, int] = (0, 0)
+    month: MonthAsked = NO_BUDGET
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What Redis answered: what is taken now, and of the month."""
+
+    meters: Meters
+    month: Month
+
+
+class Unreachable(Exception):
+    """Redis can not be asked now."""
+
+
+class SharedLimits:
+    """`running` gives the turns of this node that run now, by key; `lost` hears that Redis went away; `owed` gives what it was not told since."""
+
+    def __init__(
+        self,
+        url: str,
+        node: str,
+        running: Callable[[], Mapping[str, Iterable[str]]],
+        lost: Callable[[], None],
+        owed: Callable[[], Iterable[Asked]],
+        nodes: int = 1,
+    ) -> None:
+        self.up = True
+        self.nodes = nodes
+        """How many share the limits, as far as is known."""
+        self._node = node
+        self._running = running
+        self._lost = lost
+        self._owed_since = owed
+        self._redis = connect(url)
+        self._take = self._redis.register_script(CLOCK + TAKE)
+        self._renew = self._redis.register_script(CLOCK + RENEW)
+        self._owed: deque[Asked] = deque(maxlen=MOST_OWED)
+        self._beating: asyncio.Task[None] | None = None
+        self._stumbled = asyncio.Event()
+        self._closed = False
+
+    async def take(self, asked: Asked) -> tuple[Refusal | None, Seen]:
+        """Takes it, or says what stands against it; beside what is taken now. Raises `Unreachable`."""
+        refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
+        return Refusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
+
+    async def charge(self, asked: Asked) -> Seen | None:
+        """Charges it without asking, and ends the turn; later, where Redis can not be reached."""
+        try:
+            _, _, *seen = await self._ask(lambda _: self._run(asked, "charge"))
+            return _seen(seen)
+        except Unreachable:
+            self._owed.append(asked)
+            return None
+
+    def _run(self, asked: Asked, way: str) -> Awaitable[Any]:
+        rates, lease, month = asked.rates, int(LEASE_S * 1e6), asked.month
+        keys = [f"{kind}{{{asked.key_id}}}" for kind in (METERS, RUNNING, BUDGET)]
+        amounts = [rates.requests, asked.requests, rates.tokens, asked.tokens, asked.concurrent]
+        budget = [month.month, *month.budget, *month.used, *month.known, *month.seen, month.epoch, int(BUDGET_S * 1000)]
+        return self._take(keys, [*amounts, asked.turn, lease, way, *asked.known, *budget])
+
+    # --- being there ---------------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._beating is None:
+            self._beating = asyncio.ensure_future(self._live())
+
+    async def beat(self) -> None:
+        """Renews what this node has there, and counts the nodes. Finds out whether Redis can be reached."""
+        lease = int(LEASE_S * 1e6)
+
+        async def renew(redis: Redis) -> int:
+            renewed = {key_id: set(turns) for key_id, turns in self._running().items()}
+            for key_id, turns in renewed.items():
+                if turns:
+                    await self._renew([f"{RUNNING}{{{key_id}}}"], [lease, *turns])
+            now = self._running()
+            for key_id, turns in renewed.items():  # those that ended while they were renewed
+                if gone := turns.difference(now.get(key_id, ())):
+                    await redis.zrem(f"{RUNNING}{{{key_id}}}", *gone)
+            count: int = await self._renew([NODES], [lease, self._node])
+            return count
+
+        with suppress(Unreachable):
+            nodes = max(1, await self._ask(renew, probing=True, within_s=2 * WITHIN_S))
+            if self.up:
+                self.nodes = nodes
+            else:
+                await self._return()
+            await self._pay(self._owed, "charge")
+
+    async def _return(self) -> None:
+        """Redis is there again. It is told what it may have forgotten before anybody asks it; how many share the limits the next beat knows."""
+        untold = deque(self._owed_since())
+        try:
+            await self._pay(untold, "tell")
+        finally:
+            self._owed.extend(replace(one, known=(0, 0)) for one in untold)
+        self.up = True
+        self._stumbled.clear()
+        self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens or any(one.month.used))
+        log.warning("redis is back: limits are shared again")
+
+    async def _pay(self, owed: deque[Asked], way: str) -> None:
+        while owed:
+            await self._ask(lambda _: self._run(owed[0], way), probing=True)
+            owed.popleft()
+
+    async def _live(self) -> None:
+        while not self._closed:  # the client may swallow a cancellation
+            try:
+                await self.beat()
+            except Exception:
+                log.exception("this node could not renew what it has in Redis")
+            if not self.up:
+                await asyncio.sleep(RETRY_S)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0 if self._closed else BEAT_S):
+                    await self._stumbled.wait()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        with suppress(Unreachable):
+            await self._ask(lambda redis: redis.zrem(NODES, self._node))
+        await self._redis.aclose()
+
+    async def _ask(self, work: Callable[[Redis], Awaitable[T]], probing: bool = False, within_s: float | None = None) -> T:
+        from redis.exceptions import RedisError
+
+        if not self.up and not probing:
+            raise Unreachable
+        try:
+            async with asyncio.timeout(WITHIN_S if within_s is None else within_s):
+                found = await work(self._redis)
+        except (RedisError, OSError, TimeoutError) as error:
+            if self.up:
+                self.up = False
+                self._stumbled.set()
+                self._lost()
+                told = "redis can not be reached (%s): until it is back, this node allows its own share of each limit, 1/%d"
+                log.warning(told, str(error) or type(error).__name__, self.nodes)
+            raise Unreachable from error
+        return found
+
+
+def _seen(numbers: Iterable[bytes]) -> Seen:
+    requests, tokens, month, *sums = map(int, numbers)
+    return Seen(Meters(0, requests, tokens), Month(month, (sums[0], sums[1]), (sums[2], sums[3]), sums[4]))

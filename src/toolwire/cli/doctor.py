@@ -1,0 +1,266 @@
+"""`toolwire doctor`: what is there, what works, what is missing, and the command that fixes it.
+
+Each check is a row of `CHECKS`: it looks, quickly and without changing anything of the person's own, and tells findings. Nothing is asked of a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from toolwire.core.shown import one_line
+from toolwire.settings.discover import KEYS, SERVERS, address, is_key, key_in
+from toolwire.settings.types import Settings
+
+if TYPE_CHECKING:
+    from toolwire.gateway.catalog import Catalog
+
+Mark = Literal["ok", "missing", "problem"]
+LOOK_S = 30.0
+LISTEN_S = 1.0
+SHOWN = 4
+WIDEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line. `fix` is a command, or what to do in words."""
+
+    subject: str
+    mark: Mark
+    told: str
+    fix: str = ""
+
+
+async def _configured(settings: Settings) -> list[Finding]:
+    """The configured models: could each serve now?"""
+    from toolwire.gateway.pipeline import Gateway
+
+    out = []
+    gateway = Gateway(settings)
+    try:
+        for id, backend in gateway.models.items():
+            if gateway.catalog.kind(id) in CLOSER:
+                continue  # looked at more closely below
+            try:
+                await backend.prepare()
+                ready = await backend.ready()
+            except Exception as error:
+                out.append(Finding(f"model {id}", "problem", str(error).splitlines()[0] if str(error) else type(error).__name__))
+                continue
+            kind = gateway.catalog.kind(id)
+            told = f"{kind}, tools {backend.strategy}"
+            out.append(
+                Finding(f"model {id}", "ok", told) if ready else Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))
+            )
+        for id in gateway.catalog.sources:
+            if gateway.catalog.kind(id) not in CLOSER:
+                out.append(await _source(gateway.catalog, id))
+    finally:
+        await gateway.close()
+    return out
+
+
+async def _source(catalog: Catalog, id: str) -> Finding:
+    """A server with models of its own."""
+    kind = catalog.kind(id)
+    try:
+        names = await catalog.sources[id].names()
+    except Exception as error:
+        return Finding(f"model {id}", "problem", str(error).splitlines()[0] if str(error) else type(error).__name__, _REPAIR.get(kind, ""))
+    return Finding(f"model {id}", "ok", f"{kind}, {_listed(id, names)}")
+
+
+def _listed(id: str, names: Sequence[str]) -> str:
+    shown = ", ".join(f"{id}/{name}" for name in names[:SHOWN])
+    return f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}"
+
+
+CLOSER = ("local", "codex", "cursor", "acp")
+_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
+
+
+async def _codex(settings: Settings) -> list[Finding]:
+    """Codex: every model that uses it, or the one on PATH."""
+    from toolwire.backends.codex import CodexOptions
+    from toolwire.backends.registry import check
+
+    models: dict[str, Any] = {f"model {model.id}": check("codex", model.options) for model in settings.models if model.backend == "codex"}
+    return [await _one_codex(subject, options) for subject, options in (models or {"codex": CodexOptions()}).items()]
+
+
+async def _one_codex(subject: str, options: Any) -> Finding:
+    from toolwire.backends.codex import inspect
+
+    facts = await inspect(options)
+    if not facts["installed"]:
+        return Finding(subject, "problem" if subject != "codex" else "missing", f"no command {options.bin!r}", "npm install -g @openai/codex")
+    told = f"codex {facts['version']}, tools {facts['strategy']}"
+    if facts["logged_in"] is False:
+        return Finding(subject, "problem", f"{told}, not logged in", "codex login")
+    if facts["problem"]:
+        return Finding(subject, "problem", f"{told}: {facts['problem']}")
+    return Finding(subject, "ok", told + (", logged in" if facts["logged_in"] else ", another provider"))
+
+
+async def _local(settings: Settings) -> list[Finding]:
+    """The embedded model: every model that uses it, or the one that was pulled."""
+    from toolwire.backends.local.model import key_of, lacking
+    from toolwire.backends.local.options import LocalOptions
+    from toolwire.backends.registry import check
+
+    models: dict[str, Any] = {f"model {model.id}": check("local", model.options) for model in settings.models if model.backend == "local"}
+    out = []
+    for subject, options in (models or {"embedded model": LocalOptions()}).items():
+        lacks = lacking(options)
+        if lacks:
+            out.append(Finding(subject, "problem" if models else "missing", *lacks))
+        else:
+            out.append(Finding(subject, "ok", f"{os.path.basename(key_of(options)[0])}, tools constrained"))
+    return out
+
+
+async def _servers(settings: Settings) -> list[Finding]:
+    """Servers of models on this machine."""
+    return list(await asyncio.gather(*(_server(id, profile, variable) for id, profile, variable in SERVERS)))
+
+
+async def _server(id: str, profile: str, variable: str) -> Finding:
+    from toolwire.backends.openai.backend import OpenAISource, answers
+    from toolwire.backends.openai.profiles import PROFILES
+    from toolwire.core.errors import ToolwireError
+
+    known = PROFILES[profile]
+    base_url = address(os.environ.get(variable, ""), known.base_url)
+    if not await answers(base_url, LISTEN_S):
+        return Finding(known.title, "missing", f"nothing answers at {base_url}", f"start {known.title}, or set {variable} to its address")
+    try:
+        names = await OpenAISource(id, {"profile": profile, "base_url": base_url, "model": "*"}).names()
+    except ToolwireError:
+        return Finding(known.title, "problem", f"{base_url} answers, but has no model", "pull or load a model there")
+    return Finding(known.title, "ok", _listed(id, names))
+
+
+async def _keys(settings: Settings) -> list[Finding]:
+    """Keys in the environment, and what they open."""
+    out = []
+    for id, variables, backend, _ in KEYS:
+        found, key = key_in(os.environ, variables)
+        if not found:
+            out.append(Finding(id, "missing", f"no key: {' or '.join(variables)} is not set"))
+        elif not is_key(key):
+            out.append(Finding(id, "problem", f"{found} is set, but holds a character that no key has", f"set {found} again"))
+        elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
+            out.append(Finding(id, "problem", f"{found} is set, but the provider library is not installed", "pip install 'toolwire[hosted]'"))
+        else:
+            out.append(Finding(id, "ok", f"{found} is set; its models are offered as {id}/NAME"))
+    return out
+
+
+async def _cursor(settings: Settings) -> list[Finding]:
+    """Cursor: every model that uses it, or the bridge that is found."""
+    from toolwire.backends.cursor import CursorOptions, inspect
+    from toolwire.backends.registry import check
+
+    models: dict[str, Any] = {f"model {model.id}": check("cursor", model.options) for model in settings.models if model.backend == "cursor"}
+    out = []
+    for subject, options in (models or {"Cursor": CursorOptions()}).items():
+        facts = await inspect(options)
+        wanted = subject != "Cursor" or facts["key"]
+        if facts["problem"]:
+            words, _, fix = facts["problem"].partition(" Install it with: ")
+            out.append(Finding(subject, "problem" if wanted else "missing", words, fix))
+        else:
+            out.append(Finding(subject, "ok", f"bridge at {facts['path']}, tools parked"))
+    return out
+
+
+async def _agents(settings: Settings) -> list[Finding]:
+    """Agents that speak ACP: every model that is one is started, those on PATH are only looked for."""
+    from toolwire.backends.acp.backend import START, inspect, installed
+    from toolwire.backends.acp.profiles import PROFILES
+    from toolwire.backends.registry import check
+
+    out = []
+    for model in settings.models:
+        if model.backend == "acp":
+            facts = await inspect(check("acp", model.options))
+            fix = facts["install"] if not facts["installed"] else ""
+            told = f"{facts['title']}, tools parked" if not facts["problem"] else facts["problem"]
+            out.append(Finding(f"model {model.id}", "problem" if facts["problem"] else "ok", told, fix))
+    there = installed()
+    for name, command in START.items():
+        title = f"{PROFILES[name].title} (ACP)"
+        if name in there:
+            out.append(Finding(title, "ok", f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'))
+        else:
+            out.append(Finding(title, "missing", f"no command {command[0]!r}", PROFILES[name].install))
+    return out
+
+
+async def _vault(settings: Settings) -> list[Finding]:
+    """The folder of notes, where the settings enable one."""
+    if not settings.vault.enabled:
+        return [Finding("vault", "missing", "none is enabled", "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR")]
+    root = os.path.expanduser(settings.vault.root)
+    try:
+        os.scandir(root).close()
+    except OSError as error:
+        return [Finding("vault", "problem", f"{root} can not be read: {error.strerror or error}", "make the folder, or correct vault.root")]
+    return [Finding("vault", "ok", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")]
+
+
+async def _store(settings: Settings) -> list[Finding]:
+    """The store, which is neither made nor brought forward by looking."""
+    from toolwire.core.errors import ToolwireError
+    from toolwire.store.opening import look
+
+    try:
+        return [Finding("store", "ok", await asyncio.to_thread(look, settings.store.url))]
+    except ToolwireError as error:
+        return [Finding("store", "problem", str(error).removeprefix("store "))]
+
+
+CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (
+    _configured,
+    _local,
+    _codex,
+    _cursor,
+    _agents,
+    _servers,
+    _keys,
+    _vault,
+    _store,
+)
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Every finding, in the order of the checks. A check that fails or takes too long is a finding of its own."""
+    out: list[Finding] = []
+    for look in CHECKS:
+        name = look.__name__.strip("_")
+        try:
+            async with asyncio.timeout(LOOK_S):
+                out += await look(settings)
+        except TimeoutError:
+            out.append(Finding(name, "problem", f"no answer within {LOOK_S:g} s"))
+        except Exception as error:
+            out.append(Finding(name, "problem", f"{type(error).__name__}: {error}".splitlines()[0]))
+    return out
+
+
+def report(findings: list[Finding]) -> str:
+    """The findings as a page for people. Names and errors come from servers: nothing in them can drive the terminal."""
+    signs = {"ok": "✓", "missing": "–", "problem": "✗"}
+    subjects = [one_line(finding.subject) for finding in findings]
+    width = max(map(len, subjects), default=0)
+    lines = []
+    for subject, finding in zip(subjects, findings, strict=True):
+        lines.append(f"{signs[finding.mark]} {subject.ljust(width)}  {one_line(finding.told, WIDEST)}")
+        if finding.fix:
+            lines.append(f"  {' ' * width}  → {one_line(finding.fix, WIDEST)}")
+    return "\n".join(lines)

@@ -1,0 +1,154 @@
+"""`toolwire mcp --vault DIR`: the vault's tools as an MCP server. Naming the vault is the opt-in; every call is still asked about."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolwire.settings.types import ConfigError, Settings
+from toolwire.tools.approvals import LIFETIME_S
+
+if TYPE_CHECKING:
+    from toolwire.surfaces.mcp.server import VaultServer
+
+HOST, PORT = "127.0.0.1", 8789
+MISSING = "toolwire mcp needs the MCP SDK: pip install 'toolwire[mcp]'"
+
+
+def mcp_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vault", metavar="DIR", required=True, help="the folder of notes; naming it offers its tools, and each call is asked about")
+    parser.add_argument("--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio")
+    parser.add_argument("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
+    parser.add_argument("--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}")
+    parser.add_argument("--bearer", metavar="SECRET", help="with --http: env:NAME or file:PATH; default: a fresh one, printed once")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--inbox", action="store_true", default=None, help="ask by toolwire approvals only; default: by the client's form, else by the inbox"
+    )
+    ways.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help="ask by the client's own form only")
+    parser.add_argument("--lifetime", metavar="S", type=float, default=LIFETIME_S, help="seconds that a question waits for its decision; default 600")
+
+
+def run_mcp(arguments: argparse.Namespace) -> int:
+    from toolwire.cli.main import configure_logging
+    from toolwire.settings.load import load
+
+    root = Path(arguments.vault).expanduser()
+    if not root.is_dir():
+        raise ConfigError(f"--vault: {root} is not a folder")
+    if not arguments.lifetime > 0:
+        raise ConfigError("--lifetime: more than 0 seconds")
+    for name in ("host", "port", "bearer"):
+        if not arguments.http and getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name}: only with --http")
+    bearer = _bearer(arguments.bearer) if arguments.http else ""
+    settings = load(arguments.config, os.environ, {})
+    if find_spec("mcp") is None:
+        raise ConfigError(MISSING)
+    configure_logging("warning")
+    root = root.resolve()
+    return asyncio.run(_serve_http(arguments, settings, root, bearer) if arguments.http else _serve_stdio(arguments, settings, root))
+
+
+@asynccontextmanager
+async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path) -> AsyncIterator[VaultServer]:
+    """The server over the opened vault and store. Leaving ends every call, and expires every question."""
+    from toolwire.store import opening as storing
+    from toolwire.store.store import Store
+    from toolwire.surfaces.mcp.server import VaultServer
+    from toolwire.tools.approvals import Approvals
+    from toolwire.tools.executor import Toolbox
+    from toolwire.tools.vault_tools import opened
+    from toolwire.vault.policy import PathRefused
+
+    try:
+        async with storing.opened(Store(settings.store.url)) as store, opened(settings, root) as tools:
+            approvals = Approvals(store, lifetime_s=arguments.lifetime)
+            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
+            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
+            try:
+                yield server
+            finally:
+                await server.calls.close()
+    except PathRefused as refused:
+        raise ConfigError(str(refused)) from None
+
+
+def _tell(line: str) -> None:
+    print(f"toolwire mcp: {line}", file=sys.stderr, flush=True)
+
+
+# --- stdio ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def _serve_stdio(arguments: argparse.Namespace, settings: Settings, root: Path) -> int:
+    from mcp.server.stdio import stdio_server
+
+    async def serve() -> None:
+        async with _opened(arguments, settings, root) as vault, stdio_server() as (reading, writing):
+            await vault.server.run(reading, writing, vault.server.create_initialization_options())
+
+    serving = asyncio.ensure_future(serve())
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not serving.done():
+        serving.cancel()
+        await asyncio.wait({serving}, timeout=5)
+        os._exit(0)  # a thread still waits for a line of stdin, and nothing but its end would wake it
+    stopping.cancel()
+    await serving
+    return 0
+
+
+# --- HTTP ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+async def _serve_http(arguments: argparse.Namespace, settings: Settings, root: Path, bearer: str) -> int:
+    from toolwire.surfaces.http.server import DrainingServer, bind
+    from toolwire.surfaces.mcp.http import DRAIN_S, PATH, HttpApp
+
+    host = HOST if arguments.host is None else arguments.host
+    server_settings = replace(settings.server, host=host)
+    async with _opened(arguments, settings, root) as vault:
+        sockets = bind(host, PORT if arguments.port is None else arguments.port)
+        try:
+            app: Any = HttpApp(vault, server_settings, bearer)
+            shown = f"[{host.strip('[]')}]" if ":" in host else host
+            line = f"listening on http://{shown}:{sockets[0].getsockname()[1]}{PATH}"
+            if arguments.bearer is None:
+                _tell(f"bearer for this run: {bearer}")
+            async with app.running():
+                await DrainingServer(app, DRAIN_S, lambda: print(line, flush=True)).serve(sockets=sockets)
+        finally:
+            for one in sockets:
+                one.close()
+    return 0
+
+
+def _bearer(written: str | None) -> str:
+    """The secret that the command names, or a fresh one. Never the secret itself: others can read a command line."""
+    if written is None:
+        return secrets.token_urlsafe(32)
+    kind, colon, name = written.partition(":")
+    if not colon or kind not in ("env", "file"):
+        raise ConfigError("--bearer: write env:NAME or file:PATH; a secret on the command line can be read by others")
+    try:
+        found = os.environ.get(name, "") if kind == "env" else Path(name).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--bearer: {name} can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+    if not found.strip():
+        raise ConfigError(f"--bearer: {written} is empty or not set")
+    return found.strip()

@@ -1,0 +1,143 @@
+"""`toolwire vault index DIR` and `toolwire vault search DIR "…"`: a vault's index from the shell. No model, and nothing leaves this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from toolwire.core import shown
+from toolwire.core.shown import clean
+from toolwire.settings.load import load
+from toolwire.settings.types import ConfigError
+from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
+from toolwire.vault.search import MOST_RESULTS, search
+
+_WITHOUT = re.compile(r"-(?!h\Z)[^-]", re.S)
+"""An argument that is a word of the query: no option of the command has a single minus, but for -h."""
+BAR = 30
+PAINT_EVERY_S = 0.1
+
+
+def vault_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("index", "search"), help="index: build or refresh the index; search: look for notes")
+    parser.add_argument("folder", metavar="DIR", help="the folder of notes")
+    parser.add_argument("query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word')
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="so many results at most; default 10, 50 at most")
+    parser.add_argument("--json", action="store_true", help="JSON, for scripts")
+    _take_words(parser)
+
+
+def _take_words(parser: argparse.ArgumentParser) -> None:
+    """Lets words of the query stand behind options, and begin with a minus: argparse by itself takes neither for a word."""
+    parse = parser.parse_known_args
+
+    def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        without = [one for one in given or () if _WITHOUT.match(one)]
+        found, others = parse([one for one in given or () if not _WITHOUT.match(one)], namespace)
+        words = [one for one in others if not one.startswith("--")]
+        found.query = [*found.query, *words, *without]
+        return found, [one for one in others if one.startswith("--")]
+
+    parser.parse_known_args = parsed  # type: ignore[method-assign, assignment]
+
+
+def run_vault(arguments: argparse.Namespace) -> int:
+    query = " ".join(arguments.query)
+    if arguments.action == "search" and not query.strip():
+        raise ConfigError('vault search: there is nothing to look for (example: toolwire vault search ~/notes "machine learning")')
+    root = Path(arguments.folder).expanduser()
+    patterns = load(arguments.config, os.environ, {}).vault
+    configured = Path(patterns.root).expanduser().resolve() == root.resolve()
+    include, exclude = (patterns.include, patterns.exclude) if configured else ((), ())
+    try:
+        with Vault(root, include, exclude) as vault, Index(vault) as index:
+            refreshed = _refreshed(index)
+            if arguments.action == "index":
+                _tell_refresh(refreshed, index.count(), arguments.json)
+                return 0
+            return _tell_found(search(index, query, arguments.limit), arguments.json)
+    except PathRefused as refused:
+        raise ConfigError(str(refused)) from None
+
+
+def _refreshed(index: Index, cancelled: Callable[[], bool] | None = None) -> Refresh:
+    bar = _Bar() if sys.stderr.isatty() else None
+    try:
+        return index.refresh(bar.show if bar is not None else None, cancelled)
+    finally:
+        if bar is not None:
+            bar.clear()
+
+
+async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]) -> None:
+    """Builds the index of a vault that has none yet. Stopped, it goes on from there the next time."""
+    stop = threading.Event()
+    work = asyncio.ensure_future(asyncio.to_thread(_build, root, include, exclude, stop))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([work])
+        raise
+
+
+def _build(root: Path, include: Sequence[str], exclude: Sequence[str], stop: threading.Event) -> None:
+    with Vault(root, include, exclude) as vault, Index(vault) as index:
+        if index.place.current() is None:
+            _refreshed(index, stop.is_set)
+
+
+class _Bar:
+    """A line on the terminal that says how far it is."""
+
+    def __init__(self) -> None:
+        self._painted = 0.0
+
+    def show(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._painted < PAINT_EVERY_S and done != total:
+            return
+        self._painted = now
+        share = min(1.0, done / total) if total else 1.0
+        filled = int(BAR * share)
+        print(f"\rindexing [{'█' * filled}{' ' * (BAR - filled)}] {done}/{max(done, total)} notes", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._painted:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _tell_refresh(done: Refresh, count: int, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"notes": count, **asdict(done)}))
+        return
+    changes = f"{done.added} new, {done.changed} changed, {done.removed} gone"
+    print(f"{count} notes indexed: {changes}; {done.seconds:.2f} s{', rebuilt' if done.rebuilt else ''}")
+    for reason in done.reasons:
+        print(f"  skipped {clean(reason)}")
+
+
+def _tell_found(found: Found, as_json: bool) -> int:
+    """Exit status 1 when nothing was found, as grep has it."""
+    if as_json:
+        print(shown.as_json(asdict(found)))
+    else:
+        for hit in found.hits:
+            where = f" › {' › '.join(hit.headings)}" if hit.headings else ""
+            print(f"{clean(hit.path)}:{hit.line}{clean(where)}  ({hit.matches})\n    {clean(hit.preview)}")
+        told = found.hint or ("" if found.hits else "no note matches")
+        if found.truncated:
+            told = f"{len(found.hits)} of {found.total}" + ("; --limit N shows more" if len(found.hits) < MOST_RESULTS else "")
+        if told:
+            print(clean(told), file=sys.stderr)
+    return 0 if found.hits else 1

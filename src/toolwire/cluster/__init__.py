@@ -1,0 +1,1 @@
+"""Several worker processes and several nodes: ownership, forwarding and supervision."""

@@ -1,0 +1,130 @@
+"""The texts that grow in a Responses stream, as a table, and from it the shape of every event.
+
+A channel is one kind of growing text: which item it lives in, which events open, extend, complete and close it, and where it ends up in the item.
+A call's arguments are opened with the item itself; the text of a message lives in a part, which has events of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import NoReturn
+
+from toolwire.conform.judge.shape import COUNT, FILLED, LIST, OBJECT, TEXT, Check, Shape, or_null
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """`stem` + .delta/.done are the events of the text, `frame` + .added/.done those of its part. `field` holds the text in event, part and item."""
+
+    item: str
+    field: str
+    stem: str
+    part: str = ""
+    frame: str = ""
+    list: str = ""
+    index: str = ""
+    logprobs: bool = False
+    name: bool = False
+    bare: bool = False
+    """The part's own events may be left out: the text opens with its first delta."""
+
+    @property
+    def delta(self) -> str:
+        return f"{self.stem}.delta"
+
+    @property
+    def done(self) -> str:
+        return f"{self.stem}.done"
+
+
+_CONTENT = ("response.content_part", "content", "content_index")
+_SUMMARY = ("response.reasoning_summary_part", "summary", "summary_index")
+
+CHANNELS: tuple[Channel, ...] = (
+    Channel("message", "text", "response.output_text", "output_text", *_CONTENT, logprobs=True),
+    Channel("message", "refusal", "response.refusal", "refusal", *_CONTENT),
+    Channel("reasoning", "text", "response.reasoning_summary_text", "summary_text", *_SUMMARY),
+    Channel("reasoning", "text", "response.reasoning_text", "reasoning_text", *_CONTENT, bare=True),
+    Channel("function_call", "arguments", "response.function_call_arguments", name=True),
+    Channel("custom_tool_call", "input", "response.custom_tool_call_input"),
+)
+
+CALL_CHANNELS = {channel.item: channel for channel in CHANNELS if not channel.part}
+PART_CHANNELS = {(channel.item, channel.frame, channel.part): channel for channel in CHANNELS if channel.part}
+DELTAS = {channel.delta: channel for channel in CHANNELS}
+DONES = {channel.done: channel for channel in CHANNELS}
+PART_ADDED = {f"{channel.frame}.added": channel.frame for channel in CHANNELS if channel.part}
+PART_DONE = {f"{channel.frame}.done": channel.frame for channel in CHANNELS if channel.part}
+PART_INDEX = {channel.frame: channel.index for channel in CHANNELS if channel.part}
+
+OPENING = ("response.created", "response.in_progress")
+TERMINALS = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+ITEM_ADDED, ITEM_DONE, ERROR_EVENT = "response.output_item.added", "response.output_item.done", "error"
+
+
+def _events() -> dict[str, Shape]:
+    common: dict[str, Check] = {"type": FILLED, "sequence_number": COUNT}
+    place: dict[str, Check] = {"item_id": FILLED, "output_index": COUNT}
+    shapes = {event: Shape(event, {**common, "response": OBJECT}) for event in (*OPENING, *TERMINALS)}
+    shapes |= {event: Shape(event, {**common, "output_index": COUNT, "item": OBJECT}) for event in (ITEM_ADDED, ITEM_DONE)}
+    shapes[ERROR_EVENT] = Shape("error", {**common, "message": FILLED, "code": or_null(TEXT), "param": or_null(TEXT)})
+    for event, frame in (PART_ADDED | PART_DONE).items():
+        shapes[event] = Shape(event, {**common, **place, PART_INDEX[frame]: COUNT, "part": OBJECT})
+    for channel in CHANNELS:
+        where = {**common, **place} | ({channel.index: COUNT} if channel.index else {}) | ({"logprobs": LIST} if channel.logprobs else {})
+        named: dict[str, Check] = {"name": FILLED} if channel.name else {}
+        shapes[channel.delta] = Shape(channel.delta, {**where, "delta": TEXT}, {"obfuscation": TEXT})
+        shapes[channel.done] = Shape(channel.done, {**where, **named, channel.field: TEXT})
+    return shapes
+
+
+EVENTS: dict[str, Shape] = _events()
+
+
+# --- growing ------------------------------------------------------------
+#
+# A text that grows by increments, and the verdict on it once it is complete. Arguments are increments:
+# concatenated they are one JSON text. A sender that repeats what it already sent is found out when the
+# concatenation is not JSON although a fragment began with everything before it.
+
+
+class Growing:
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self._repeats = False
+
+    def add(self, fragment: str) -> None:
+        if self.text and len(fragment) > len(self.text) and fragment.startswith(self.text):
+            self._repeats = True
+        self.text += fragment
+
+    def verdict(self, *, json_expected: bool, cut: bool) -> tuple[str, str] | None:
+        """What is wrong with the whole text, as (code, message). `cut`: the model was stopped, so that the end may be missing."""
+        if not json_expected:
+            return None
+        if self.text == "":
+            return None if cut else ("empty_arguments", "a function call has no arguments; the least is {}")
+        if is_json(self.text):
+            return None
+        if self._repeats and not (cut and self._may_nest()):
+            return "cumulative_arguments", f"a fragment repeats what was sent before it: {self.text[:80]!r}"
+        return None if cut else ("invalid_arguments", f"the arguments are not JSON: {self.text[:80]!r}")
+
+    def _may_nest(self) -> bool:
+        # `{"a":` followed by `{"a":1` is a nested object that was cut, not a repetition
+        half = self.text[: self.text.find(self.text[0], 1)].rstrip()
+        return half.endswith((":", ",", "["))
+
+
+def is_json(text: str) -> bool:
+    """Whether the text is one JSON value by the standard: Python's own NaN and Infinity are none."""
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)

@@ -1,0 +1,299 @@
+"""What a client has in hand when a stream is over: the fold of its frames into the shape of a body, and the comparison of the two.
+
+The fold never raises and never judges; it trusts deltas over whatever repeats them, because deltas are what a client shows and runs. `same` ignores
+what must differ between two answers to the same question: ids and times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from toolwire.conform.judge.channels import CALL_CHANNELS, DELTAS, ERROR_EVENT, ITEM_ADDED, ITEM_DONE, TERMINALS
+from toolwire.conform.judge.shape import Problem
+from toolwire.core.turn import Api
+
+# --- sse ------------------------------------------------------------
+#
+# Server-sent events as the two APIs use them: the syntax is judged while the frames are cut out. An event
+# is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
+# `event:` with the frame's type before it, chat has no `event:`. Comments stand between events, never
+# inside one. The standard allows more, which does no client harm and which other servers send: it is read
+# in any case, and told unless `whole_standard` says that it is right.
+
+DONE = "[DONE]"
+BYTE_ORDER_MARK = "\ufeff"
+OF_THE_STANDARD = ("id", "retry")
+"""Fields that the two APIs do not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event of the stream: the text of its `data:` line and the name of its `event:` line."""
+
+    data: str
+    event: str | None = None
+
+
+def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[Frame], list[Problem]]:
+    """The frames of a stream, and what is wrong with its syntax. Goes on after a problem as a client would.
+
+    `whole_standard`: `id`, `retry`, a byte order mark and comments inside an event are right."""
+    problems: list[Problem] = []
+    if isinstance(raw, bytes):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            problems.append(Problem("encoding", f"the stream is not UTF-8: {error.reason} at byte {error.start}"))
+            text = raw.decode("utf-8", "replace")
+    else:
+        text = raw
+    if text.startswith(BYTE_ORDER_MARK):
+        text = text.removeprefix(BYTE_ORDER_MARK)
+        if not whole_standard:
+            problems.append(Problem("sse_syntax", "the stream begins with a byte order mark"))
+    frames: list[Frame] = []
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for block, ended in _blocks(lines if lines[-1] else lines[:-1]):
+        position = len(frames)
+        frame, faults = _read(block, whole_standard)
+        problems += [Problem("sse_syntax", fault, position) for fault in faults]
+        if frame is None:
+            continue
+        if not ended:
+            problems.append(Problem("unterminated_event", "the last event is not ended by a blank line", position))
+        frames.append(frame)
+    return frames, problems
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
+    block: list[str] = []
+    for line in lines:
+        if line:
+            block.append(line)
+        elif block:
+            yield block, True
+            block = []
+    if block:
+        yield block, False
+
+
+def _read(block: list[str], whole_standard: bool) -> tuple[Frame | None, list[str]]:
+    faults: list[str] = []
+    fields: dict[str, list[str]] = {"event": [], "data": []}
+    for line in block:
+        name, colon, value = line.partition(":")
+        if name == "":
+            if any(fields.values()) and not whole_standard:
+                faults.append(f"a comment stands inside an event: {line[:80]!r}")
+        elif name in OF_THE_STANDARD and whole_standard:
+            continue
+        elif name not in fields or not colon:
+            faults.append(f"neither event, data nor comment: {line[:80]!r}")
+        else:
+            fields[name].append(value.removeprefix(" "))
+    events, data = fields["event"], fields["data"]
+    if not events and not data:
+        return None, faults
+    if len(events) > 1:
+        faults.append("an event has two names")
+    if len(data) != 1:
+        faults.append(f"an event has {len(data)} data lines, not one")
+    return Frame("\n".join(data), events[-1] if events else None), faults
+
+
+ENVELOPE = ("id", "created", "model", "service_tier", "system_fingerprint")
+TEXTS = ("content", "refusal", "reasoning_content")
+IGNORED = {
+    "chat": ("id", "created", "system_fingerprint", "metadata"),
+    "responses": ("id", "created_at", "completed_at", "call_id"),
+}
+
+
+def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
+    """The JSON objects of a stream, without `[DONE]` and without what is no object."""
+    found = []
+    for frame in split_sse(raw)[0]:
+        try:
+            value = json.loads(frame.data)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
+    """Accumulates a stream as a client would. An error that ended a stream stands under `error`. `api` None: told by the frames."""
+    frames = frames_of(raw)
+    if api is None:
+        api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
+    return _fold_chat(frames) if api == "chat" else _fold_responses(frames)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+# --- chat --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
+    body: dict[str, Any] = {"object": "chat.completion"}
+    choices: dict[Any, dict[str, Any]] = {}
+    places: dict[str, dict[str, int]] = {}
+    for frame in frames:
+        if frame.get("error") is not None:
+            body["error"] = frame["error"]
+            break
+        for key in ENVELOPE:
+            if key in frame:
+                body.setdefault(key, frame[key])
+        if isinstance(frame.get("usage"), dict):
+            body["usage"] = frame["usage"]
+        for choice in _objects(frame.get("choices")):
+            index = str(choice.get("index"))
+            held = choices.setdefault(
+                index,
+                {"index": choice.get("index"), "message": {"role": None, "content": None, "refusal": None}, "logprobs": None, "finish_reason": None},
+            )
+            _add_delta(held["message"], _object(choice.get("delta")), places.setdefault(index, {}))
+            held["finish_reason"] = choice.get("finish_reason") or held["finish_reason"]
+    body["choices"] = list(choices.values())
+    return body
+
+
+def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:
+    """`places`: where the calls stand in the message, by their index as it was sent."""
+    message["role"] = delta.get("role") or message["role"]
+    for key in TEXTS:
+        if isinstance(delta.get(key), str):
+            message[key] = (message.get(key) or "") + delta[key]
+    for fragment in _objects(delta.get("tool_calls")):
+        calls = message.setdefault("tool_calls", [])
+        place = _place(places, fragment, len(calls))
+        if place == len(calls):
+            calls.append({})
+        _merge(calls[place], fragment)
+    if isinstance(delta.get("function_call"), dict):
+        _merge(message.setdefault("function_call", {}), delta["function_call"])
+
+
+def _place(places: dict[str, int], fragment: dict[str, Any], count: int) -> int:
+    """Where a fragment belongs. Without an index an id begins a call, and all else goes on with the last one."""
+    if fragment.get("index") is not None:
+        return places.setdefault(str(fragment["index"]), count)
+    place = count if fragment.get("id") or not count else count - 1
+    places.setdefault(str(place), place)
+    return place
+
+
+def _merge(call: dict[str, Any], fragment: dict[str, Any]) -> None:
+    for key, value in fragment.items():
+        if key == "index":
+            continue
+        if isinstance(value, dict):
+            inner = call.setdefault(key, {})
+            if isinstance(inner, dict):
+                _merge(inner, value)
+        elif key in ("arguments", "input") and isinstance(value, str):
+            call[key] = str(call.get(key, "")) + value
+        elif value or not call.get(key):  # what says nothing takes nothing back
+            call[key] = value
+
+
+# --- Responses ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def _fold_responses(frames: list[dict[str, Any]]) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    items: dict[Any, dict[str, Any]] = {}
+    texts: dict[tuple[str, str, str], str] = {}
+    error: Any = None
+    for frame in frames:
+        kind, index = str(frame.get("type")), str(frame.get("output_index"))
+        if kind in (ITEM_ADDED, ITEM_DONE):
+            items[index] = {**items.get(index, {}), **_object(frame.get("item"))}
+        elif kind in DELTAS:
+            channel = DELTAS[kind]
+            key = (index, channel.list, str(frame.get(channel.index)) if channel.index else "")
+            texts[key] = texts.get(key, "") + str(frame.get("delta"))
+        elif kind == ERROR_EVENT or frame.get("error") is not None:
+            error = frame.get("error") or {key: frame.get(key) for key in ("code", "message", "param")}
+        elif kind in TERMINALS or not body:
+            body = _object(frame.get("response"))
+    if error is not None and body.get("error") is None:
+        body = {**body, "error": error}
+    return {**body, "output": [_with_text(item, index, texts) for index, item in items.items()]}
+
+
+def _with_text(item: dict[str, Any], index: str, texts: dict[tuple[str, str, str], str]) -> dict[str, Any]:
+    call = CALL_CHANNELS.get(str(item.get("type")))
+    if call is not None:
+        return {**item, call.field: texts.get((index, "", ""), "")}
+    rebuilt = dict(item)
+    for key in ("content", "summary"):
+        if key in item:
+            parts = _objects(item[key])
+            rebuilt[key] = [_part_with_text(part, texts.get((index, key, str(number)), "")) for number, part in enumerate(parts)]
+    return rebuilt
+
+
+def _part_with_text(part: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**part, "refusal" if part.get("type") == "refusal" else "text": text}
+
+
+# --- stream = body -----------------------------------------------------------------------------------------------------------------------------
+
+
+def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
+    """Problems where the stream and the body tell a client different things. Usage counts only where the stream has it."""
+    if api is None:
+        api = "responses" if body.get("object") == "response" else "chat" if body.get("object") == "chat.completion" else None
+    folded = fold(stream_raw, api)
+    api = api or ("responses" if "created_at" in folded else "chat")
+    if set(body) == {"error"}:
+        told = _object(folded.get("error")).get("message")
+        due = _object(body["error"]).get("message")
+        return [] if told == due else [Problem("stream_differs", f"error: stream {told!r}, body {due!r}")]
+    if "usage" not in folded and api == "chat":
+        body = {key: value for key, value in body.items() if key != "usage"}
+    return [Problem("stream_differs", line) for line in _differences(_plain(folded, api), _plain(body, api), "")]
+
+
+def _plain(value: Any, api: Api) -> Any:
+    """Without ids and times; no text and an empty text are the same to a reader."""
+    if isinstance(value, list):
+        return [_plain(entry, api) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {key: _plain(entry, api) for key, entry in value.items() if key not in IGNORED[api]}
+    if api == "chat" and "role" in plain:
+        for key in TEXTS:
+            plain[key] = plain.get(key) or None
+        if plain.get("annotations") == []:  # bodies say that there are none, chunks say nothing
+            del plain["annotations"]
+    return plain
+
+
+def _differences(stream: Any, body: Any, path: str) -> list[str]:
+    if isinstance(stream, dict) and isinstance(body, dict):
+        pairs = {key: (stream.get(key, _ABSENT), body.get(key, _ABSENT)) for key in sorted(stream.keys() | body.keys())}
+        return [line for key, pair in pairs.items() for line in _differences(*pair, f"{path}.{key}")]
+    if isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
+        return [line for index, pair in enumerate(zip(stream, body, strict=True)) for line in _differences(*pair, f"{path}[{index}]")]
+    return [] if stream == body else [f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()

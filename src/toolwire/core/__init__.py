@@ -1,0 +1,1 @@
+"""The vocabulary of a turn and the pure rules over it. No I/O; standard library only."""

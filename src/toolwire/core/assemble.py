@@ -1,0 +1,348 @@
+"""The one engine that turns fragments of calls, in whatever order and shape an upstream sends them, into events.
+
+Which call a fragment belongs to:
+  1. its `id` (or `alias`), where it is known;
+  2. else its `index`, whatever number the upstream counts from;
+  3. else its `position`, where its chunk brought several fragments;
+  4. else it continues the last call, unless it brings a new name.
+An unknown id or a new name opens a call. At a known index an unknown id opens one only together with a name, and then only if the name is another
+one or what came so far is empty or closed: some servers mint an id for every delta, others count every call as 0. A fragment that repeats the name
+of a call whose arguments are closed opens the next call, unless it repeats the arguments too.
+
+What a fragment means:
+  - `arguments` are an increment and are appended verbatim, even if they equal the last piece or a prefix of what is there. Only `complete` fragments,
+    and all fragments where the upstream is `cumulative`, carry the whole: then the new suffix counts, and a whole that contradicts what is there
+    changes nothing but the call's status. Arguments that are a JSON value instead of a string are written once, compactly.
+  - A name counts once. Another name for the same call, before any arguments and before the call began, is the next piece of it ("get_" + "weather").
+    So a call begins when its name is surely whole: it is among the declared names, or arguments come with it or follow it. Without an id it waits for
+    the first text of its arguments too, because the id may come late.
+  - A `rough` text may end or begin with half of a surrogate pair: the first half waits for the next piece of its call, a lone half becomes U+FFFD.
+
+What comes out: calls one at a time, in order of appearance, numbered from 0. A call that begins while the one before it is not closed is held until
+that one is, or until the end. White space comes out with what follows it; alone it is nothing. Whether arguments are closed is only looked at while
+another call waits. Cost is linear in what came in; `held` and `size` say what it costs to keep. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any
+
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped, Event
+from toolwire.core.partial import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, Repair, mend
+
+__all__ = ["CONTRADICTED", "EVERY_NAME", "NOT_JSON", "NOT_OBJECT", "CallAssembler", "Fragment", "PartialCall", "mend"]
+
+CALL_SIZE = 500
+"""What a call counts for in `size`, besides its texts."""
+
+
+@dataclass(slots=True)
+class Fragment:
+    """A piece of a call as an upstream sent it. `alias` is a second id of the same call (a Responses item id); `position` is the fragment's place in
+    its chunk, None where it came alone; `complete` says that `arguments` are the whole; `own` opens a call whatever the fragment is known by; `rough`
+    says that texts may hold halves of surrogate pairs."""
+
+    index: int | None = None
+    id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    kind: CallKind = "function"
+    complete: bool = False
+    alias: str | None = None
+    position: int | None = None
+    own: bool = False
+    rough: bool = False
+
+
+class CallAssembler:
+    """Fragments in, events out. `names` are the declared tools; None: a name is whole when arguments come with it or after it.
+
+    `ordered=False` sends every call's events as they come, and neither waits for ids nor judges arguments: for callers whose wire
+    numbers its fragments. `rename` gives the name that a call begins with. `repair` makes what the arguments of a function
+    go through. `reason` is why the run ends, where that is known before its last calls. `changes` counts what fragments
+    have changed, `held` the characters that wait, `size` all that is kept. `truncated`: a call broke off; `lost`: arguments
+    came after their call had ended with none.
+    """
+
+    def __init__(
+        self,
+        cumulative: bool = False,
+        names: Container[str] | None = None,
+        ordered: bool = True,
+        rename: Callable[[str], str] | None = None,
+        repair: Callable[[], Repair] | None = None,
+    ) -> None:
+        self.calls: list[PartialCall] = []
+        self.truncated = self.lost = False
+        self._repair = repair
+        self.reason = ""
+        self.changes = self.held = self.size = 0
+        self._rename = rename
+        self._cumulative = cumulative
+        self._names = names
+        self._ordered = ordered
+        self._by_id: dict[str, PartialCall] = {}
+        self._by_index: dict[int, PartialCall] = {}
+        self._last: PartialCall | None = None
+        self._head = 0
+        self._numbered = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a call has begun, or waits to, that has not ended."""
+        return self._head < len(self.calls) if self._ordered else any(not call.ended for call in self.calls)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an open call's arguments are not complete: more of them may come."""
+        return any(call.pieces and call.kind == "function" and not call.is_closed() for call in self.calls[self._head :])
+
+    def add(self, fragment: Fragment) -> list[Event]:
+        arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
+        if bare and fragment.index is not None and type(arguments) is str and not fragment.complete and not self._cumulative:
+            call = self._by_index.get(fragment.index)  # the hot path: one more piece of the one open call
+            if call is not None and call is self.calls[-1] and arguments and not fragment.rough and _flows(call):
+                self._last = call
+                call.pieces.append(arguments)
+                call.sent += 1
+                self.changes += 1
+                self.size += len(arguments)
+                if call.repair is not None:
+                    arguments = call.repair.feed(arguments)
+                return [CallArgs(call.number, arguments)] if arguments else []
+        return [] if bare and arguments is None else self._add(fragment)
+
+    def settle(self) -> list[Event]:
+        """Ends the open call if it is closed, because something other than a call follows."""
+        if self._head == len(self.calls) - 1:
+            call = self.calls[self._head]
+            if call.begun and call.is_closed():
+                out: list[Event] = []
+                self._end(call, "", out)
+                return out
+        return []
+
+    def finish(self, reason: str = "stop") -> list[Event]:
+        """Ends every call. A call that never got a name can not be made: it is dropped, and counted."""
+        out: list[Event] = []
+        for call in self.calls[self._head :]:
+            if call.ended:
+                continue
+            if call.name:
+                self._end(call, reason, out)
+            else:
+                out.append(Dropped("phantom"))
+                call.ended = True
+        self._head = len(self.calls)
+        return out
+
+    # --- which call ---------------------------------------------------------------------------------------------------------------------------
+
+    def _find(self, fragment: Fragment) -> PartialCall | None:
+        """The call that the fragment belongs to; None: it opens one."""
+        if fragment.own:
+            return None
+        index, name = fragment.index, fragment.name
+        call = self._by_id.get(fragment.id or "") or self._by_id.get(fragment.alias or "")
+        if call is not None:
+            # An id of one index that turns up with a name at another is a second call: some servers use the tool's name as id.
+            second = bool(name) and index is not None and call.index is not None and index not in self._by_index
+            return None if second or self._reopens(call, fragment) else call
+        has_id = bool(fragment.id or fragment.alias)
+        call = self._by_place(fragment, has_id) if index is None else self._by_index.get(index)
+        if call is None or self._reopens(call, fragment):
+            return None
+        if has_id and (call.id or call.alias):
+            other = bool(name) and (name != call.name or not call.pieces or call.is_closed())
+            return None if other else call
+        if name and call.name and name != call.name and (index is None or call.begun or call.pieces):
+            return None
+        return call
+
+    def _by_place(self, fragment: Fragment, has_id: bool) -> PartialCall | None:
+        position = fragment.position
+        if has_id:  # an unknown id opens a call, unless it is the late id of a call that had none
+            call = self._by_place(fragment, False) if fragment.complete else None
+            return call if call is not None and not call.id and not call.alias and call.name == fragment.name else None
+        if position is None:
+            return self._last
+        return self.calls[position] if position < len(self.calls) else None
+
+    def _reopens(self, call: PartialCall, fragment: Fragment) -> bool:
+        """Whether a fragment that repeats the call's name starts another call, since the call's own arguments are closed."""
+        text = fragment.arguments
+        if not fragment.name or fragment.name != call.name or not text or self._cumulative:
+            return False
+        if fragment.complete:  # only where nothing but its place leads to the call
+            nameless = not fragment.id and not fragment.alias and fragment.index is None
+            return nameless and isinstance(text, str) and call.is_closed() and not text.startswith(call.arguments)
+        return call.is_closed() and _as_text(text) != call.arguments
+
+    def _open(self, fragment: Fragment) -> PartialCall:
+        call = PartialCall(fragment.kind, fragment.index)
+        if not self._ordered:
+            call.number = len(self.calls)
+        if self._repair is not None and fragment.kind == "function":
+            call.repair = self._repair()
+        self.calls.append(call)
+        self.changes += 1
+        self.size += CALL_SIZE
+        if fragment.index is not None:
+            self._by_index[fragment.index] = call
+        return call
+
+    # --- what it means ------------------------------------------------------------------------------------------------------------------------
+
+    def _add(self, fragment: Fragment) -> list[Event]:
+        found = self._find(fragment)
+        call = self._open(fragment) if found is None else found
+        self._last = call
+        if fragment.index is not None and fragment.index not in self._by_index:
+            self._by_index[fragment.index] = call
+            call.index = fragment.index
+        self._identify(call, fragment)
+        arguments = fragment.arguments
+        late = self._take(call, fragment) if arguments is not None else 0
+        if fragment.complete:
+            call.complete = True
+        out: list[Event] = []
+        if late:
+            out.append(Dropped("late", late))
+        if not call.ended or not self._ordered:
+            identified = call.id is not None or not self._ordered
+            self._emit(call, out, ready=fragment.complete or (identified and self._is_whole(call.name, arguments is not None)))
+        return out
+
+    def _identify(self, call: PartialCall, fragment: Fragment) -> None:
+        if fragment.id and call.id is None and fragment.id not in self._by_id:
+            call.id = fragment.id
+            self.changes += 1
+        if fragment.alias and call.alias is None:
+            call.alias = fragment.alias
+        for key in (fragment.id, fragment.alias):
+            if key and key not in self._by_id:
+                self._by_id[key] = call
+                self.size += len(key)
+        name = fragment.name
+        if name and name != call.name and not call.begun and (not call.pieces or not call.name):
+            call.name = name if self._cumulative and name.startswith(call.name) else call.name + name
+            self.changes += 1
+            self.size += len(call.name)
+
+    def _take(self, call: PartialCall, fragment: Fragment) -> int:
+        """Adds the fragment's arguments; returns the number of characters that came too late to be sent."""
+        arguments, whole = fragment.arguments, self._cumulative or fragment.complete
+        if not isinstance(arguments, str) and call.pieces:
+            return 0  # a JSON value can not be an increment: it repeats what is there
+        text = _as_text(arguments)
+        if text is None:
+            call.issues.append(NOT_JSON)
+            return 0
+        if fragment.rough or call.half:
+            text, call.half = mend("" if whole else call.half, text, more=not fragment.complete)
+        if whole:
+            text = call.take_whole(text)
+        elif fragment.name and fragment.name == call.name and call.pieces and text == call.arguments and call.is_closed():
+            return 0  # the whole call once more
+        if not text:
+            return 0
+        if (call.ended or call.complete) and (self._ordered or not fragment.complete):
+            late = len(text) if text.strip() else 0
+            self.lost = self.lost or (bool(late) and call.hollow)
+            return late
+        self._keep(call, text)
+        return 0
+
+    def _keep(self, call: PartialCall, text: str) -> None:
+        call.pieces.append(text)
+        call.solid = call.solid or call.kind == "custom" or not self._ordered or not text.isspace()
+        self.changes += 1
+        self.held += len(text)
+        self.size += len(text)
+
+    def _is_whole(self, name: str, has_arguments: bool) -> bool:
+        if self._names is None:
+            return has_arguments
+        if name not in self._names:
+            return False
+        others = self._names if isinstance(self._names, frozenset) else ()
+        return has_arguments or not any(other != name and other.startswith(name) for other in others)
+
+    # --- what comes out -----------------------------------------------------------------------------------------------------------------------
+
+    def _emit(self, call: PartialCall, out: list[Event], ready: bool) -> None:
+        if not self._ordered:
+            self._send(call, out, force=ready)
+            if call.begun and call.complete and not call.ended:
+                self._end(call, "", out)
+            return
+        while self._head < len(self.calls):
+            head = self.calls[self._head]
+            waiting = self._head + 1 < len(self.calls)
+            self._send(head, out, force=waiting or (ready and head is call) or head.complete)
+            if not head.begun or not (head.complete or (waiting and head.is_closed())):
+                return
+            self._end(head, self.reason if head.complete else "", out)
+
+    def _send(self, call: PartialCall, out: list[Event], force: bool) -> None:
+        if not call.begun:
+            if not call.name or not (force or call.pieces):
+                return
+            if self._ordered:
+                call.number, self._numbered = self._numbered, self._numbered + 1
+            call.begun = True
+            name = call.name if self._rename is None else self._rename(call.name)
+            out.append(CallBegin(call.number, name, call.id or call.alias, call.kind))
+        if call.sent < len(call.pieces) and call.solid:
+            text = "".join(call.pieces[call.sent :])
+            call.sent = len(call.pieces)
+            self.held -= len(text)
+            if call.repair is not None:
+                text = call.repair.feed(text)
+            if text:
+                out.append(CallArgs(call.number, text))
+
+    def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
+        if call.half:
+            self._keep(call, mend(call.half, "", more=False)[0])
+            call.half = ""
+        self._send(call, out, force=True)
+        if call.repair is not None:
+            call.hollow = call.repair.hollow
+            if tail := call.repair.finish():
+                out.append(CallArgs(call.number, tail))
+        call.ended = True
+        if self._ordered:
+            self._head += 1
+            verdict = call.verdict(reason)
+            self.truncated = self.truncated or verdict.status == "truncated"
+            out.append(verdict)
+        else:
+            out.append(CallEnd(call.number, issues=tuple(call.issues)))
+
+
+class _EveryName:
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+EVERY_NAME: Container[str] = _EveryName()
+"""For callers who take every name as whole."""
+
+
+def _flows(call: PartialCall) -> bool:
+    """Whether the next piece of the call can go out as it is."""
+    return call.begun and call.solid and not (call.ended or call.complete or call.half)
+
+
+def _as_text(arguments: Any) -> str | None:
+    """Arguments as JSON text; None for a value that can not be written: it contains itself, is nested too deeply, or is no JSON."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    except Exception:  # a stranger's object may raise whatever is asked of it
+        return None

@@ -1,0 +1,120 @@
+"""What a run may produce.
+
+Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a sequence of events that ends with exactly
+one `Finish` or `Failure`; `encode/order.py` says which sequences are legal. Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from toolwire.core.frozen import record
+
+CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
+CallKind = Literal["function", "custom"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+@record(frozen=True, slots=True)
+class Text:
+    """A piece of the answer that the person reads."""
+
+    text: str
+
+
+@record(frozen=True, slots=True)
+class Thought:
+    """A piece of the model's reasoning. `summary`: a summary meant to be shown (OpenAI's), else an open model's raw thoughts."""
+
+    text: str
+    summary: bool = False
+
+
+@record(frozen=True, slots=True)
+class Refusal:
+    """A piece of the model's own refusal, which OpenAI keeps apart from the text."""
+
+    text: str
+
+
+@record(frozen=True, slots=True)
+class CallBegin:
+    """A tool call opens. `index` counts the calls of the run from 0 without a gap; `id` is the backend's own id, None: the gateway mints one."""
+
+    index: int
+    name: str
+    id: str | None = None
+    kind: CallKind = "function"
+
+
+@record(frozen=True, slots=True)
+class CallArgs:
+    """The next piece of a call's arguments (for a custom tool, of its input): an increment, never the whole again."""
+
+    index: int
+    delta: str
+
+
+@record(frozen=True, slots=True)
+class CallEnd:
+    """A call is complete, or as complete as it will be. `issues` are short codes such as `trailing_comma`."""
+
+    index: int
+    status: CallStatus = "ok"
+    issues: tuple[str, ...] = ()
+
+
+@record(frozen=True, slots=True)
+class Dropped:
+    """What was left out on purpose, and counted.
+
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (an answer that was asked for again) or `phantom` (a call that never
+    got a name); `count` is a number of calls, or of characters for text.
+    """
+
+    kind: str
+    count: int = 1
+
+
+@record(frozen=True, slots=True)
+class Usage:
+    """Tokens as the backend counted them. Several in a run: the last one holds."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+@record(frozen=True, slots=True)
+class Finish:
+    """The run ended by itself. The encoders turn `stop` after calls into `tool_calls`, and into `function_call` for legacy clients."""
+
+    reason: FinishReason = "stop"
+
+
+@record(frozen=True, slots=True)
+class Failure:
+    """The run ended in an error. `kind` is a key of `errors.KINDS`, which knows status, type and code."""
+
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+
+
+Event = Text | Thought | Refusal | CallBegin | CallArgs | CallEnd | Dropped | Usage | Finish | Failure
+END_EVENTS = (Finish, Failure)

@@ -1,0 +1,151 @@
+"""One call as far as it came: its name, its arguments, whether they are closed, and how it ended. `assemble.py` fills it. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Protocol
+
+from toolwire.core.events import CallEnd, CallKind, CallStatus
+
+NOT_JSON = "arguments_not_json"
+NOT_OBJECT = "arguments_not_object"
+CONTRADICTED = "arguments_contradicted"
+
+_CUT_REASONS = ("length", "content_filter")
+_STRUCTURE = re.compile(r'[{}\[\]"]')
+_IN_STRING = re.compile(r'["\\]')
+
+
+def mend(half: str, text: str, more: bool) -> tuple[str, str]:
+    """Joins a surrogate pair that was cut between two texts: what can be said now, and the half that waits if `more` may come. A lone half becomes
+    U+FFFD."""
+    text, half = half + text, ""
+    if more and "\ud800" <= text[-1:] <= "\udbff":
+        text, half = text[:-1], text[-1]
+    return (text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")), half
+
+
+class Repair(Protocol):
+    """Turns the pieces of a call's arguments into what is sent (`emulate.native.NativeArguments`)."""
+
+    cut: bool
+
+    @property
+    def issues(self) -> tuple[str, ...]: ...
+
+    @property
+    def hollow(self) -> bool: ...
+
+    def feed(self, text: str) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class PartialCall:
+    """A call as far as it came. `arguments` may be read at any time; `number` is its place among the calls, -1 before it has one."""
+
+    __slots__ = (
+        *("alias", "begun", "complete", "ended", "half", "hollow", "id", "index", "issues", "kind", "name", "number", "pieces"),
+        *("repair", "sent", "solid"),
+        *("_depth", "_in_string", "_scanned", "_skip", "_started"),
+    )
+
+    def __init__(self, kind: CallKind, index: int | None) -> None:
+        self.kind: CallKind = kind
+        self.index = index
+        self.id: str | None = None
+        self.alias: str | None = None
+        self.name = ""
+        self.number = -1
+        self.pieces: list[str] = []
+        self.sent = 0
+        self.half = ""
+        self.begun = self.ended = self.complete = False
+        self.solid = False  # more than white space has come
+        self.repair: Repair | None = None
+        self.hollow = False  # it ended without arguments of its own
+        self.issues: list[str] = []
+        self._scanned = self._depth = 0
+        self._started = self._in_string = self._skip = False
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far. What was sent and scanned is joined once, so that reading often costs no more than reading."""
+        if len(self.pieces) > 1:
+            sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
+            self.is_closed()
+            self.pieces = ["".join(sent)] * bool(sent) + ["".join(rest)] * bool(rest)
+            self.sent, self._scanned = min(len(sent), 1), len(self.pieces)
+        return "".join(self.pieces)
+
+    def is_closed(self) -> bool:
+        """Whether nothing can follow: the call was declared complete, or its outermost JSON bracket closed. Each piece is looked at once."""
+        if self.complete:
+            return True
+        if self.kind == "custom":
+            return False
+        for piece in self.pieces[self._scanned :]:
+            self._scan(piece)
+        self._scanned = len(self.pieces)
+        return self._started and self._depth <= 0
+
+    def _scan(self, piece: str) -> None:
+        at, end = 0, len(piece)
+        if self._skip and end:
+            at, self._skip = 1, False
+        while at < end:
+            found = (_IN_STRING if self._in_string else _STRUCTURE).search(piece, at)
+            if found is None:
+                return
+            at, sign = found.end(), found[0]
+            if sign == '"':
+                self._in_string = not self._in_string
+            elif sign == "\\":
+                self._skip = at >= end
+                at += 1
+            elif sign in "{[":
+                self._depth, self._started = self._depth + 1, True
+            else:
+                self._depth -= 1
+
+    def take_whole(self, whole: str) -> str:
+        """Takes the whole arguments (so far) and returns the new suffix. What is there already is never erased."""
+        known = self.arguments
+        if whole.startswith(known):
+            return whole[len(known) :]
+        if whole and CONTRADICTED not in self.issues:
+            self.issues.append(CONTRADICTED)
+        return ""
+
+    def verdict(self, reason: str) -> CallEnd:
+        """How the call ended, given why the run ended. Empty arguments are fine: the wire writes them as `{}`."""
+        issues = list(self.issues)
+        text = self.arguments if self.kind == "function" else ""
+        repair, repaired = self.repair, self.repair.issues if self.repair is not None else ()
+        if repair is not None and repaired:
+            again: Repair = type(repair)()  # the splits do not matter: this is what was sent
+            text = again.feed(text) + again.finish()
+        if text.strip():
+            try:
+                if not isinstance(_STRICT.decode(text), dict):
+                    issues.append(NOT_OBJECT)
+            except (ValueError, RecursionError):
+                issues.append(NOT_JSON)
+        status: CallStatus = "ok"
+        if issues:
+            cut = reason in _CUT_REASONS or (repair is not None and repair.cut)
+            status = "truncated" if cut and issues == [NOT_JSON] else "invalid"
+        elif repaired:
+            return CallEnd(self.number, "repaired", repaired)
+        elif reason in _CUT_REASONS and self.kind == "custom" and not self.complete:
+            status = "truncated"
+        return CallEnd(self.number, status, tuple(issues))
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+_STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_constant)
+"""JSON as the standard has it: no NaN, and numbers of any length."""

@@ -1,0 +1,258 @@
+"""What the gateway lets through: stop after tools, caps, duplicates, parallel calls, the tail behind calls.
+
+Law 5: what is left out on purpose is left out as a counted `Dropped`, and the telemetry shows it. A pure transformer of events between backend and
+encoder:
+
+- `stop_after`: `first` cuts at the end of the first call; `burst` lets calls follow each other, blanks between them included, and cuts at the first
+  ordinary text behind a call. Text is cut by character, so it does not matter how the backend split it.
+- `suppress_tail`: text behind the first call is dropped; later calls still go.
+- `max_calls`, `parallel`, `legacy`: the first call too many is dropped, and the run is cut there.
+- `dedup`: a call equal in name and arguments to an earlier one is dropped. A call is held until its end only when this is on.
+
+The calls that go through are numbered anew without a gap. A cut run is to be cancelled by the caller, who then sends what `end()` gives; what still
+arrives is swallowed and counted, save `Usage`. With all rules off, events pass as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
+
+StopAfter = Literal["off", "first", "burst"]
+_NOTED = frozenset({CallBegin, CallEnd, Dropped})
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRules:
+    """The rules in force for one run; `auto` settings are resolved before."""
+
+    stop_after: StopAfter = "off"
+    max_calls: int = 0
+    dedup: bool = False
+    suppress_tail: bool = False
+    parallel: bool = True
+    legacy: bool = False
+
+    @property
+    def all_off(self) -> bool:
+        return self is NO_RULES or self == NO_RULES
+
+
+NO_RULES = PolicyRules()
+
+
+class Policy:
+    """The rules applied to one run (with several choices: one choice)."""
+
+    def __init__(self, rules: PolicyRules) -> None:
+        self.names: list[str] = []
+        """Names of the calls that were let through, in order."""
+        self._rules = rules
+        self._active = not rules.all_off
+        self.dropped: dict[str, int] = {}
+        """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
+        self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None: dropped
+        self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, while duplicates must be recognised
+        self._seen: set[tuple[str, str]] = set()
+        self.cut = False
+        self.lets_text = True
+        """A batch that is one piece of text passes as it is."""
+        self._truncated = False  # the model made calls that the client does not see
+        self._called = False  # a call has begun: from now on text is tail
+        self._open: int | None = None  # the backend's index of the open call
+        self._after_cut = ""  # as what calls behind the cut are counted
+        self._ended = False
+
+    # --- what the caller sees ---
+
+    def feed(self, events: list[Event]) -> list[Event]:
+        """The events that go on. When `cut` is set afterwards, cancel the run and send `end()`."""
+        if self.lets_text and len(events) == 1 and type(events[0]) is Text:  # nearly always
+            return events
+        kinds = set(map(type, events))
+        if not self._active or not (self._called or self.cut or CallBegin in kinds):
+            if not _NOTED.isdisjoint(kinds):
+                self._note(events)
+            return events
+        out: list[Event] = []
+        for event in events:
+            if self.cut:
+                self._swallow(event, out)
+            else:
+                self._apply(event, out)
+        return out
+
+    def end(self) -> list[Event]:
+        """The end of a run that was cut, or that the caller stops between two calls (the grace time of a burst is over)."""
+        if self._ended:
+            return []
+        self.stop()
+        self._ended = True
+        return [Finish("tool_calls")]
+
+    def stop(self) -> None:
+        """The caller stops the run: nothing more goes through but `end()`."""
+        self.cut, self.lets_text = True, False
+
+    @property
+    def between_calls(self) -> bool:
+        """A call is complete and none is open: the run may be stopped here."""
+        return bool(self.names) and self._open is None
+
+    @property
+    def called(self) -> tuple[int, bool, StopAfter]:
+        """What a response shows about its calls: how many there are, whether the model made more, and what the run stops after."""
+        return len(self.names), self._truncated, self._rules.stop_after
+
+    # --- the rules ---
+
+    def _note(self, events: list[Event]) -> None:
+        """Keeps count of a batch that passes untouched."""
+        for event in events:
+            if isinstance(event, CallBegin):
+                self.names.append(event.name)
+                self._open = event.index
+            elif isinstance(event, CallEnd):
+                self._open = None
+            elif isinstance(event, Dropped):
+                self._count(event.kind, event.count)
+
+    def _apply(self, event: Event, out: list[Event]) -> None:
+        match event:
+            case Text() | Refusal() if self._called:
+                self._tail(event, out)
+            case CallBegin():
+                self._begin(event, out)
+            case CallArgs():
+                self._grow(event, out)
+            case CallEnd():
+                self._grow(event, out)
+                if event.index == self._open:
+                    self._complete(out)
+            case Finish() | Failure():
+                if self._held:
+                    self._release(out)
+                out.append(event)
+                self._ended = True
+            case Dropped(kind, count):
+                self._count(kind, count)
+                out.append(event)
+            case _:
+                out.append(event)
+
+    def _begin(self, event: CallBegin, out: list[Event]) -> None:
+        self._complete(out)  # a call that never ended is ended by the next one
+        if self.cut:
+            self._swallow(event, out)
+            return
+        self._called, self.lets_text = True, False
+        self._open = event.index
+        if self._rules.dedup:
+            self._held = [event]
+        else:
+            self._admit(event, out)
+
+    def _grow(self, event: CallArgs | CallEnd, out: list[Event]) -> None:
+        if self._held and event.index == self._open:
+            self._held.append(event)
+            return
+        if event.index not in self._numbers:
+            if isinstance(event, CallArgs):
+                self._drop("late", len(event.delta), out)
+            return
+        number = self._numbers[event.index]
+        if number is not None:
+            out.append(event if number == event.index else replace(event, index=number))
+
+    def _admit(self, begin: CallBegin, out: list[Event]) -> bool:
+        """Lets the call through under its new number, or drops it and cuts the run."""
+        number = len(self.names)
+        too_many = self._too_many(number)
+        if too_many:
+            self._numbers[begin.index] = None
+            self._truncated = True
+            self._drop(too_many, 1, out)
+            self._cut(too_many)
+            return False
+        self._numbers[begin.index] = number
+        self.names.append(begin.name)
+        out.append(begin if number == begin.index else replace(begin, index=number))
+        return True
+
+    def _too_many(self, calls: int) -> str:
+        """The rule that one more call breaks; the empty text when none does."""
+        rules = self._rules
+        if calls and (rules.legacy or not rules.parallel):
+            return "parallel"
+        return "cap" if rules.max_calls and calls >= rules.max_calls else ""
+
+    def _complete(self, out: list[Event]) -> None:
+        """The open call is over."""
+        if self._open is None:
+            return
+        if self._held:
+            self._release(out)
+        self._open = None
+        if self._rules.stop_after == "first" and self.names and not self.cut:
+            self._cut("first")
+
+    def _release(self, out: list[Event]) -> None:
+        """A held call goes on, unless the same call went before."""
+        held, self._held = self._held, []
+        begin = held[0]
+        assert isinstance(begin, CallBegin)
+        key = (begin.name, "".join(event.delta for event in held if isinstance(event, CallArgs)) or "{}")
+        if key in self._seen:
+            self._numbers[begin.index] = None
+            self._drop("duplicate", 1, out)
+        elif self._admit(begin, out):
+            self._seen.add(key)
+            for event in held[1:]:
+                assert not isinstance(event, CallBegin)
+                self._grow(event, out)
+
+    def _tail(self, event: Text | Refusal, out: list[Event]) -> None:
+        """Text behind a call."""
+        ordinary = event.text.lstrip() if self._rules.stop_after == "burst" else ""
+        blank = event.text[: len(event.text) - len(ordinary)]
+        if blank and self._rules.suppress_tail:
+            self._drop("tail", len(blank), out)
+        elif blank:
+            self._complete(out)
+            if self.cut:
+                self._swallow(event, out)
+                return
+            out.append(replace(event, text=blank) if ordinary else event)
+        if ordinary:
+            self._complete(out)
+            self._drop("tail", len(ordinary), out)
+            if not self.cut:
+                self._cut("late")
+
+    def _swallow(self, event: Event, out: list[Event]) -> None:
+        match event:
+            case Usage():
+                out.append(event)
+            case CallBegin():
+                self._truncated = True
+                self._count(self._after_cut or "late", 1)
+            case Dropped(kind, count):
+                self._count(kind, count)
+            case Text(text) | Refusal(text) | Thought(text):
+                self._count("tail", len(text))
+
+    def _cut(self, kind: str) -> None:
+        self.stop()
+        self._open = None
+        self._after_cut = kind
+
+    def _drop(self, kind: str, count: int, out: list[Event]) -> None:
+        if count:
+            self._count(kind, count)
+            out.append(Dropped(kind, count))
+
+    def _count(self, kind: str, count: int) -> None:
+        if count:
+            self.dropped[kind] = self.dropped.get(kind, 0) + count

@@ -1,0 +1,310 @@
+"""The grammar of JSON blocks: `{"name": …, "arguments": …}` in any key order, one or several, then a closer. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from toolwire.emulate.arguments import JsonFlow, StringFlow
+from toolwire.emulate.dialects import JsonBlock
+from toolwire.emulate.dialects.shapes import HeadedBlock
+from toolwire.emulate.grammars.reading import CLOSED, CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil, string
+
+if TYPE_CHECKING:
+    from toolwire.emulate.scanner import ToolCallParser
+
+
+class Envelope:
+    """What one `{"name": …, "arguments": …}` has told so far. Arguments that come before the name wait in `parts`."""
+
+    __slots__ = ("complete", "issues", "name", "nested", "object", "other", "parts")
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.parts: list[str] = []
+        self.complete = False
+        self.object = True
+        self.issues: list[str] = []
+        self.other = False  # it has a member that no envelope has
+        self.nested = False  # its arguments hold objects, so that a missing brace may be one of theirs
+
+
+def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
+    """True when the block came to its closer; False leaves the scanner behind the last complete call, or its array's bracket."""
+    array = False
+    calls = 0
+    ready = True  # a call may stand here
+    while True:
+        char = yield from peek(scan)
+        if char == "{" and ready and not (calls and scan.full):
+            if not (yield from envelope_call(scan, block)):
+                return False
+            calls += 1
+            ready = array or not block.separated
+        elif char == "[" and not array and not calls:
+            array = True
+            scan.position += 1
+        elif not calls or not char:
+            return False
+        elif char in block.separators or (char == "}" and ready):
+            scan.position += 1
+            ready = True
+        elif char == "]" and array:
+            array = False
+            scan.position += 1
+            scan.checkpoint()
+        else:
+            return bool(block.closers) and (yield from literal(scan, block.closers)) is not None
+
+
+def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
+    """One call. True: it came out."""
+    envelope = Envelope()
+    read = yield from members(scan, block, envelope, nested=False)
+    if read == CLOSED:
+        return scan.started
+    if envelope.name is None or (not envelope.complete and (read != OK or block.exact or envelope.other)):
+        return False
+    if scan.call is None:
+        scan.open_call(envelope.name, hold=block.exact)
+        for part in envelope.parts:
+            scan.write(part)
+    call = scan.call
+    assert call is not None
+    call.issues += envelope.issues
+    if read == FAIL:
+        call.issues.append("unclosed_envelope")
+    closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only its last brace is missing
+    if not closed or not (yield from is_complete(scan)):
+        yield from spoil(scan, (*block.closers, "\n"))
+        return scan.started
+    return scan.close_call("ok" if envelope.object else "invalid")
+
+
+def members(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+    """The members of an object whose brace stands here."""
+    scan.position += 1
+    char = yield from peek(scan)
+    while char != "}":
+        if not char:
+            return CUT
+        read = yield from member(scan, block, envelope, nested)
+        if read != OK:
+            return read
+        char = yield from peek(scan)
+        if char == ",":
+            scan.position += 1
+            char = yield from peek(scan)
+        elif char and char != "}":
+            return FAIL
+    scan.position += 1
+    return OK
+
+
+def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+    key = yield from string(scan, bare=True)
+    if key is None:
+        return CUT if scan.ended else FAIL
+    colon = yield from peek(scan)
+    if colon != ":":
+        return FAIL if colon else CUT
+    scan.position += 1
+    char = yield from peek(scan)
+    if not char:
+        return CUT
+    if block.exact and key not in block.known_keys:
+        return FAIL
+    if key in block.name_keys:
+        name = yield from string(scan)
+        if not isinstance(name, str) or envelope.name is not None:
+            return FAIL
+        envelope.name = name
+        return OK
+    if key in block.arguments_keys:
+        return (yield from arguments(scan, block, envelope, char))
+    if key == "function" and char == "{" and not nested:
+        return (yield from members(scan, block, envelope, nested=True))
+    if key not in block.known_keys:
+        if envelope.complete and _may_be_argument(scan, envelope, key):
+            return FAIL
+        envelope.other = True
+    return (yield from skip(scan))
+
+
+def _may_be_argument(scan: ToolCallParser, envelope: Envelope, key: str) -> bool:
+    """Whether a member after the arguments may be one of them, so that they ended too early."""
+    tool = scan.registry.resolve(envelope.name or "")
+    properties = tool.parameters.get("properties") if tool is not None else None
+    return not properties or not isinstance(properties, Mapping) or key in properties
+
+
+def skip(scan: ToolCallParser) -> Reading:
+    """A value that nobody asked for."""
+    flow = JsonFlow()
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        flow.out.clear()
+        if flow.done:
+            return OK
+        if flow.failed:
+            return FAIL
+        if scan.ended:
+            return CUT
+        yield
+
+
+def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
+    """The arguments: an object as it stands, a string of JSON unescaped once, null for none."""
+    if envelope.complete:
+        return FAIL
+    if envelope.name is not None:
+        scan.open_call(envelope.name, hold=block.exact)
+    if char == '"':
+        scan.position += 1
+    flow: JsonFlow | StringFlow = StringFlow() if char == '"' else JsonFlow()
+    emit: Callable[[str], None] = scan.write if scan.call is not None else envelope.parts.append
+    if char in "nN":
+        emit = _nowhere  # null: no arguments
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        if flow.out:
+            emit(flow.take())
+        if flow.done:
+            break
+        if isinstance(flow, JsonFlow) and flow.failed:
+            return (yield from spoil(scan, ends(block))) if scan.call is not None else FAIL
+        if scan.ended:
+            if scan.call is None:
+                return CUT
+            emit(scan.buffer[scan.position :])
+            scan.position = len(scan.buffer)
+            scan.close_call("truncated")
+            return CLOSED
+        yield
+    envelope.complete = True
+    envelope.nested = isinstance(flow, JsonFlow) and flow.nested
+    envelope.issues += flow.issues
+    envelope.object = (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
+    return OK
+
+
+def ends(block: JsonBlock) -> tuple[str, ...]:
+    """Where arguments end that are no JSON."""
+    return (*block.closers, "\n") if block.open_ended or not block.closers else block.closers
+
+
+def _nowhere(text: str) -> None:
+    pass
+
+
+# --- headed block ------------------------------------------------------------
+#
+# The grammar of headed blocks: the name in a header of markers, then the arguments as JSON, then closers
+# that may be missing. A header is short (`LONGEST`), so a marker that only looks like a call costs little
+# and goes back to being text. Standard library only.
+
+_FENCE = "```"
+
+
+def headed_block(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+    """Calls one after another. Always leaves the scanner behind the last closer, or behind the last complete call."""
+    calls = 0
+    while (yield from peek(scan)):
+        if calls and scan.full:
+            break
+        opened = (yield from literal(scan, block.call_openers)) if block.call_openers else None
+        if (calls and opened is None) or not (yield from headed_call(scan, block)):
+            break
+        calls += 1
+    return False
+
+
+def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+    """One call and its closers. True: it came out."""
+    text = yield from header(scan, block)
+    char = yield from peek(scan)
+    found = named(scan, block, text)
+    if found is None:
+        return False
+    if char:
+        if char != "{" and (yield from literal(scan, closers(block, text))) is None:
+            return False
+    elif scan.reason != "length" or not text.rstrip().endswith(block.marks) or scan.registry.resolve(found["name"]) is None:
+        return False
+    scan.open_call(found["name"], id=found.groupdict().get("id") or None)
+    if char != "{":  # no arguments, or the text ended before them
+        came = scan.close_call("ok" if char else "truncated")
+    elif (yield from object_arguments(scan, block)) == CLOSED:
+        came = scan.started
+    elif not (yield from is_complete(scan)):
+        yield from spoil(scan, (block.call_close, *block.wrapper_closers, "\n"))
+        came = scan.started
+    else:
+        came = scan.close_call()
+    if came:
+        yield from skip_closers(scan, closers(block, text))
+    return came
+
+
+def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+    """The words and markers that stand here, consumed; what breaks off at `LONGEST` matches no header."""
+    text = ""
+    marks = block.marks
+    while len(text) <= LONGEST:
+        while scan.position >= len(scan.buffer):
+            if scan.ended:
+                return text
+            yield
+        words = block.words.match(scan.buffer, scan.position, scan.position + LONGEST + 1 - len(text))
+        if words is not None:
+            text += words.group()
+            scan.position = words.end()
+            continue
+        found = yield from literal(scan, marks)
+        if found is None:
+            return text
+        text += found
+        marks = tuple(mark for mark in marks if mark != found)
+    return ""
+
+
+def named(scan: ToolCallParser, block: HeadedBlock, text: str) -> re.Match[str] | None:
+    """How the header reads: with a known tool where it can, since a name may hold what else ends it."""
+    readings = [found for pattern in block.headers if (found := pattern.fullmatch(text))]
+    return next((found for found in readings if scan.registry.resolve(found["name"]) is not None), readings[0] if readings else None)
+
+
+def object_arguments(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+    """The object that stands here, as it is written."""
+    flow = JsonFlow()
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        scan.write(flow.take())
+        if flow.done:
+            scan.call.issues += flow.issues  # type: ignore[union-attr]
+            return OK
+        if flow.failed:
+            every = (block.call_close, *block.wrapper_closers)
+            return (yield from spoil(scan, (*every, "\n") if block.open_ended else every))
+        if scan.ended:
+            scan.write(scan.buffer[scan.position :])
+            scan.position = len(scan.buffer)
+            scan.close_call("truncated")
+            return CLOSED
+        yield
+
+
+def closers(block: HeadedBlock, header: str) -> tuple[str, ...]:
+    """What may stand behind the call's arguments; a fence is closed where the header opened one."""
+    return (*((_FENCE,) if _FENCE in header else ()), block.call_close, *block.wrapper_closers)
+
+
+def skip_closers(scan: ToolCallParser, left: tuple[str, ...]) -> Reading:
+    while left:
+        yield from peek(scan)
+        found = yield from literal(scan, left)
+        if found is None:
+            return
+        scan.checkpoint()
+        left = tuple(closer for closer in left if closer != found)

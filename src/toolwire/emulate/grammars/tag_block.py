@@ -1,0 +1,344 @@
+"""The grammar of tag blocks: calls as tags, values as text between tags, or JSON in their place. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from toolwire.emulate.arguments import JsonFlow
+from toolwire.emulate.dialects import JsonBlock, TagBlock
+from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
+from toolwire.emulate.grammars.json_block import envelope_call
+from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, literal, peek, spoil, tag, until
+from toolwire.emulate.grammars.tag_values import attribute, declared, parameter, unescape, wants_string
+from toolwire.emulate.grammars.yaml_values import yaml_mapping
+
+if TYPE_CHECKING:
+    from toolwire.emulate.scanner import ToolCallParser
+
+_NAME = re.compile(r"[\w.-]*", re.ASCII)
+
+
+def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """Calls one after another, then the wrapper's closer."""
+    if block.bare_name:
+        return (yield from named_call(scan, block))
+    calls = 0
+    while True:
+        if (yield from peek(scan)) != "<":
+            return False
+        text = yield from whole_tag(scan, block)
+        if text is None:
+            return False
+        if calls and text in block.wrapper_closers:
+            scan.position += len(text)
+            return True
+        found = block.call_tag.fullmatch(text)
+        if found is None or (calls and scan.full):
+            return False
+        scan.position += len(text)
+        if not (yield from tag_call(scan, block, attribute(block, found.group(1)), text)):
+            return False
+        calls += 1
+        if not block.wrapper_closers:
+            return True
+
+
+def whole_tag(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """The whole tag that stands here, not consumed; None where no tag stands."""
+    if block.tag_end == ">":
+        return (yield from tag(scan))
+    while True:
+        rest = scan.buffer[scan.position : scan.position + LONGEST]
+        place = rest.find(block.tag_end)
+        begun = any(start.startswith(rest) or rest.startswith(start) for start in block.tag_starts)
+        if place >= 0 and begun:
+            return rest[: place + len(block.tag_end)]
+        if not begun or scan.ended or len(rest) == LONGEST:
+            return None
+        yield
+
+
+def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: str) -> Reading:
+    """One call. True: it came out."""
+    if name is None:
+        if (yield from peek(scan)) == "{":
+            if not (yield from envelope_call(scan, JsonBlock(closers=(block.call_close,)))):
+                return False
+            yield from peek(scan)
+            return (yield from literal(scan, (block.call_close,))) is not None
+        name = yield from name_child(scan, block)
+    if not name:
+        return False
+    scan.open_call(name.strip())
+    if opened.endswith("/>"):
+        return scan.close_call()
+    read = yield from tag_arguments(scan, block)
+    return scan.started if read == CLOSED else scan.close_call()
+
+
+def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """One call whose name is the text before the first tag. It is a call once what follows the name goes on like one."""
+    name = yield from bare_name(scan)
+    if name is None:
+        return False
+    char = yield from peek(scan)
+    text = yield from whole_tag(scan, block) if char == "<" else _nothing()
+    if char != "{" and text != block.call_close and not (text and block.parameter_tag.fullmatch(text)):
+        return cut_call(scan, name) if not char or (char == "<" and text is None) else False
+    scan.open_call(name)
+    read = yield from tag_arguments(scan, block)
+    return scan.started if read == CLOSED else scan.close_call()
+
+
+def bare_name(scan: ToolCallParser) -> Reading:
+    """A name without quotes: consumed once the character behind it has come, so that it is whole; else None."""
+    while True:
+        stop = _NAME.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
+        size = stop - scan.position
+        if stop < len(scan.buffer) and 0 < size <= LONGEST:
+            name = scan.buffer[scan.position : stop]
+            scan.position = stop
+            return name
+        if scan.ended or stop < len(scan.buffer) or size > LONGEST:
+            return None
+        yield
+
+
+def cut_call(scan: ToolCallParser, name: str) -> bool:
+    """The text ended right behind a name: a call only where the model was cut off, and then a truncated one. True: it came out."""
+    if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
+        return False
+    scan.open_call(name, hold=True)
+    scan.position = len(scan.buffer)
+    return scan.close_call("truncated")
+
+
+def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
+    if (yield from tag(scan) if (yield from peek(scan)) == "<" else _nothing()) != f"<{block.name_child}>":
+        return None
+    scan.position += len(f"<{block.name_child}>")
+    name = yield from short_text(scan, f"</{block.name_child}>")
+    return None if name is None else unescape(name)
+
+
+def short_text(scan: ToolCallParser, closer: str) -> Reading:
+    """The text up to `closer`, consumed with it; None where it is too long, or the text ended."""
+    while (place := scan.buffer.find(closer, scan.position)) < 0:
+        if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
+            return None
+        yield
+    if place - scan.position > LONGEST:
+        return None
+    text = scan.buffer[scan.position : place]
+    scan.position = place + len(closer)
+    return text
+
+
+def _nothing() -> Reading:
+    return None
+    yield
+
+
+def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """Parameters up to the call's closing tag."""
+    given: set[str] = set()
+    while True:
+        char = yield from peek(scan)
+        if char == "{" and not given:
+            return (yield from json_body(scan, block))
+        if not char:  # the text ended between two parameters
+            return _end_between(scan, given)
+        text = yield from whole_tag(scan, block) if char == "<" else _nothing()
+        if text == block.call_close or _ends_unclosed(scan, block, text, given):
+            scan.position += len(text) if text == block.call_close else 0
+            scan.write("}" if given else "")
+            return OK
+        if text and not given and block.body_tags and block.body_tags[0].fullmatch(text):
+            scan.position += len(text)
+            return (yield from json_body(scan, block)) if (yield from peek(scan)) == "{" else (yield from broken(scan, block))
+        found = block.parameter_tag.fullmatch(text) if text else None
+        if found is None:
+            return (yield from broken(scan, block))
+        scan.position += len(text)
+        key = (yield from key_between(scan, block.key_tags)) if block.key_tags else attribute(block, found.group(1))
+        if key is None or key in given or (block.call_close == f"</{key}>" and declared(scan, key) is None):
+            return (yield from broken(scan, block))  # of two values for one parameter neither is certain; nor is a call inside the call
+        scan.write((", " if given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
+        given.add(key)
+        if (yield from parameter(scan, block, key, found.group(2) if found.re.groups > 1 else None, given)) == CLOSED:
+            return CLOSED
+
+
+def _ends_unclosed(scan: ToolCallParser, block: TagBlock, text: str | None, given: set[str]) -> bool:
+    """Whether the tag here shows that the call's own closing tag was left out: the wrapper closes, or the next call begins."""
+    if not text or not _has_required(scan, given) or not (text in block.wrapper_closers or (given and block.call_tag.fullmatch(text))):
+        return False
+    scan.call.issues.append("unclosed")  # type: ignore[union-attr]
+    return True
+
+
+def broken(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """Neither a parameter nor the end stands here: cut off amid a tag, or not what the grammar allows."""
+    if scan.ended:
+        scan.position = len(scan.buffer)
+        scan.close_call("truncated")
+        return CLOSED
+    return (yield from spoil(scan, (block.call_close,)))
+
+
+def _end_between(scan: ToolCallParser, given: set[str]) -> str:
+    """The text ended after a parameter. Only the closing tags are missing if all required parameters are there."""
+    if scan.reason == "length" or not _has_required(scan, given):
+        scan.close_call("truncated")
+        return CLOSED
+    scan.write("}" if given else "")
+    scan.call.issues.append("unclosed")  # type: ignore[union-attr]
+    return OK
+
+
+def _has_required(scan: ToolCallParser, given: set[str]) -> bool:
+    required = scan.call.tool.parameters.get("required")  # type: ignore[union-attr]
+    return all(key in given for key in required) if isinstance(required, list | tuple) else True
+
+
+def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
+    """A key that stands between tags of its own, and the tag that opens its value."""
+    key = yield from short_text(scan, tags[0])
+    if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<" or (yield from literal(scan, (tags[1],))) is None:
+        return None
+    return key.strip()
+
+
+def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
+    flow = JsonFlow()
+    while not flow.done:
+        scan.position = flow.run(scan.buffer, scan.position)
+        scan.write(flow.take())
+        if flow.failed:
+            return (yield from spoil(scan, (block.call_close,)))
+        if flow.done:
+            break
+        if scan.ended:
+            scan.write(scan.buffer[scan.position :])
+            scan.position = len(scan.buffer)
+            scan.close_call("truncated")
+            return CLOSED
+        yield
+    scan.call.issues += flow.issues  # type: ignore[union-attr]
+    if block.body_tags:
+        yield from peek(scan)
+        yield from literal(scan, (block.body_tags[1],))
+    if not (yield from peek(scan)) or (yield from literal(scan, (block.call_close,))) is not None:
+        return OK
+    text = yield from whole_tag(scan, block) if scan.buffer[scan.position] == "<" else _nothing()
+    closing = (block.call_close, block.body_tags[1] if block.body_tags else "", *block.wrapper_closers)
+    if scan.ended and text is None and any(one.startswith(scan.buffer[scan.position :]) for one in closing):
+        return OK
+    return OK if text and text in block.wrapper_closers else (yield from spoil(scan, (block.call_close,)))
+
+
+# --- element block ------------------------------------------------------------
+#
+# The grammar of calls whose tag is the tool's name: `<NAME>` … `</NAME>`. What stands between is told by
+# its first character: `<` children with the arguments, `{` a JSON object, a letter or a quote a YAML
+# mapping. The tag may be ordinary markup that happens to be called like a tool, so a call is held until it
+# is whole, unless its first child is a parameter that the tool declares. Standard library only.
+
+_FIRST_KEY = re.compile(r"[^<>\n]{0,512}?:[ \t\r\n]")
+_WHITE = re.compile(r"\s*")
+_LINE = re.compile(r"[^<>\n]*")
+
+
+def element_block(scan: ToolCallParser, block: ElementBlock) -> Reading:
+    """One call. True: it came out."""
+    stop = scan.buffer.index(">", scan.position)
+    name = scan.buffer[scan.position + 1 : stop]
+    scan.position = stop + 1
+    indent = yield from white_space(scan)
+    char = yield from peek(scan)
+    if char == "<":
+        return (yield from children_call(scan, block, name))
+    if char == "{":
+        scan.open_call(name, hold=True)
+        return (yield from json_call(scan, f"</{name}>"))
+    if not (yield from at_key(scan)):
+        return False
+    scan.open_call(name, hold=True)
+    return (yield from yaml_call(scan, f"</{name}>", indent))
+
+
+def white_space(scan: ToolCallParser) -> Reading:
+    """Skips white space; how much of it stands on the line that it ends on."""
+    indent = ""
+    while True:
+        stop = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
+        found = scan.buffer[scan.position : stop]
+        indent = found[found.rindex("\n") + 1 :] if "\n" in found else indent + found
+        scan.position = stop
+        if stop < len(scan.buffer) or scan.ended:
+            return indent
+        yield
+
+
+def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Reading:
+    text = yield from tag(scan)
+    children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
+    found = children.parameter_tag.fullmatch(text) if text else None
+    if found is None and text != children.call_close:
+        return False
+    tool = scan.registry.resolve(name)
+    properties = tool.parameters.get("properties") if tool is not None else None
+    known = found is None or (isinstance(properties, Mapping) and found.group(1) in properties)
+    scan.open_call(name, hold=not known)
+    read = yield from tag_arguments(scan, children)
+    return scan.started if read == CLOSED else scan.close_call()
+
+
+def json_call(scan: ToolCallParser, closer: str) -> Reading:
+    """An object, and nothing else before the closing tag."""
+    call = scan.call
+    assert call is not None
+    flow = JsonFlow()
+    while not (flow.done or flow.failed or scan.ended):
+        scan.position = flow.run(scan.buffer, scan.position)
+        scan.write(flow.take())
+        if not (flow.done or flow.failed):
+            yield
+    if flow.done:
+        call.issues += flow.issues
+        yield from peek(scan)
+        if (yield from literal(scan, (closer,))) is not None:
+            return scan.close_call()
+    if not flow.failed and scan.ended and (not flow.done or closer.startswith(scan.buffer[scan.position :])):
+        scan.position = len(scan.buffer)
+        return scan.close_call("truncated")
+    return scan.close_call("invalid")
+
+
+def at_key(scan: ToolCallParser) -> Reading:
+    """Whether a line begins here with a key and its colon."""
+    while True:
+        found = _FIRST_KEY.match(scan.buffer, scan.position)
+        if found is not None:
+            return found.end() - scan.position <= LONGEST
+        stop = _LINE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
+        if scan.ended or stop < len(scan.buffer) or stop - scan.position > LONGEST:
+            return False
+        yield
+
+
+def yaml_call(scan: ToolCallParser, closer: str, indent: str) -> Reading:
+    call = scan.call
+    assert call is not None
+    pieces = [indent]
+    if not (yield from until(scan, (closer,), len(closer) - 1, pieces.append)):
+        return scan.close_call("truncated")
+    values = yaml_mapping("".join(pieces), lambda key: wants_string(call.tool.parameters, key))
+    if values is None:
+        return scan.close_call("invalid")
+    scan.write(json.dumps(values, ensure_ascii=False))
+    return scan.close_call()

@@ -1,0 +1,305 @@
+"""Values between tags: where one ends, also where its closer was left out, and what it is as JSON. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolwire.emulate.arguments import JsonFlow
+from toolwire.emulate.dialects import TagBlock
+from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, spoil
+
+if TYPE_CHECKING:
+    from toolwire.emulate.scanner import ToolCallParser
+
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+_PARTIAL_ENTITY = re.compile(r"&(?:[a-z]{0,4}|#[0-9]{0,7}|#[xX][0-9a-fA-F]{0,6})\Z")
+_LONGEST_ENTITY = len("&#x10ffff;")
+_TEXT_KINDS = ("true", "string")
+_MOST_BLANKS = 64  # before a tag on a line of its own
+_LINE_START = re.compile(r"\n[^\S\n]*\Z")
+_ENTITY = re.compile(r"&(lt|gt|amp|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
+
+
+def attribute(block: TagBlock, text: str | None) -> str | None:
+    return unescape(text) if text and block.attribute_entities else text
+
+
+def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
+    """One value. Text of a string parameter is sent while it is written; anything else once it is whole and its type is known.
+
+    `kind` is the type as the model says, where the dialect says types; else the schema tells. `given`: the parameters up to this one.
+    """
+    verbatim = kind in _TEXT_KINDS
+    is_string = verbatim or (kind is None and wants_string(scan.call.tool.parameters, key))  # type: ignore[union-attr]
+    while scan.position >= len(scan.buffer) and not scan.ended:
+        yield
+    newline = block.trim_newline and scan.buffer.startswith("\n", scan.position)
+    if newline:
+        scan.position += 1
+        while scan.position >= len(scan.buffer) and not scan.ended:
+            yield
+    stream = verbatim or (is_string and not (yield from _is_quoted(scan, block.entities)))
+    pieces: list[str] = []
+    if stream:
+        scan.write('"')
+        last = _Held(scan, block)
+        closed = yield from value_text(scan, block, key, given, last.push)
+        if closed is None:
+            last.flush(False)
+            return (yield from spoil(scan, (block.call_close,)))
+        last.flush(closed)
+        scan.write('"' if closed else "")
+    else:
+        closed = yield from value_text(scan, block, key, given, pieces.append)
+        raw = "".join(pieces)
+        if closed is None:
+            scan.write(escaped(raw, opened=True))
+            return (yield from spoil(scan, (block.call_close,)))
+        if closed and block.trim_newline:
+            raw = raw.removesuffix("\n")
+        if block.entities:
+            raw = unescape(raw)
+        if closed and not is_string and _is_malformed(scan, key, kind, raw):
+            scan.write(raw)
+            return (yield from spoil(scan, (block.call_close,)))
+        scan.write(typed(scan, raw, is_string) if closed else escaped(raw, opened=True))
+    if closed:
+        return OK
+    scan.close_call("truncated")
+    return CLOSED
+
+
+def value_text(scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]) -> Reading:
+    """Hands a value's text to `emit` and consumes its closer. True: closed. False: the text ended. None: where it ends is not certain.
+
+    A closer that was left out is certain where the value's last line has no tag and is followed by a line with the tag of another declared parameter,
+    or by the closing tags of the call and its wrapper.
+    """
+    value = _Value(scan, block, key, given, emit)
+    while True:
+        mark, place = value.next_mark()
+        if mark == value.closer:
+            emit(scan.buffer[scan.position : place])
+            scan.position = place + len(mark)
+            return True
+        if mark:
+            value.pass_on(place)
+            ends: bool | None = yield from value.ends_at(mark)
+            if ends is None:
+                return None
+            if ends:
+                scan.call.issues.append("unclosed_parameter")  # type: ignore[union-attr]
+                return True
+            value.pass_on(scan.position + value.held + 1)
+            continue
+        if scan.ended:
+            emit(scan.buffer[scan.position :])
+            scan.position = len(scan.buffer)
+            return False
+        value.pass_on(max(scan.position, len(scan.buffer) - value.keep))
+        yield
+        value.moved = True
+
+
+class _Value:
+    """A value whose closer may have been left out. `held`: the line end and blanks before the tag that is looked at, which are not passed on yet."""
+
+    __slots__ = ("_block", "_emit", "_given", "_line", "_places", "_scan", "closer", "held", "keep", "moved")
+
+    def __init__(self, scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]) -> None:
+        self._scan, self._block, self._given, self._emit = scan, block, given, emit
+        self.closer = block.parameter_close.replace("{key}", key)
+        others = (block.parameter_start, block.call_close, *(mark.replace("{key}", key) for mark in block.not_inside))
+        self._places = {self.closer: -1, **{mark: -1 for mark in others if mark and mark != self.closer}}
+        self.moved = True  # the buffer is another one than that of the places
+        self.keep = max(map(len, self._places)) - 1
+        self._line = ""  # whether the last line so far has a tag in it: "<", or "x" where it has none
+        self.held = 0
+
+    def next_mark(self) -> tuple[str, int]:
+        """The tag that comes first, and its place; "" where none is. Looks at every character once, so that the cost stays linear."""
+        scan, places = self._scan, self._places
+        stop = len(scan.buffer)
+        for mark, place in places.items():  # the closer comes first; the others are looked for before it
+            if self.moved or 0 <= place < scan.position:
+                places[mark] = place = scan.buffer.find(mark, scan.position, stop if stop == len(scan.buffer) else stop + len(mark) - 1)
+            if mark == self.closer and place >= 0:
+                stop = place
+        self.moved = False
+        found = [(place, mark) for mark, place in places.items() if place >= 0]
+        place, mark = min(found, default=(-1, ""))
+        return mark, place
+
+    def pass_on(self, stop: int) -> None:
+        """Passes text on up to `stop`, but for a line end and blanks that may turn out to be markup."""
+        scan = self._scan
+        text = scan.buffer[scan.position : stop]
+        blank = _LINE_START.search(text, max(0, len(text) - _MOST_BLANKS))
+        self.held = len(text) - blank.start() if blank is not None else 0
+        text = text[: len(text) - self.held]
+        if text:
+            line = text.rpartition("\n")[2]
+            line = line if len(line) < len(text) else self._line + line
+            self._line = ("<" if "<" in line or ">" in line else "x") if line else ""
+            self._emit(text)
+            scan.position += len(text)
+
+    def _is_clean(self) -> bool:
+        return self._line != "<"
+
+    def ends_at(self, mark: str) -> Reading:
+        """Whether the value ends before this tag, though its closer is missing; None where that is not certain."""
+        if mark == self._block.parameter_start:
+            return (yield from self.ends_at_parameter())
+        if mark == self._block.call_close and self._block.parameter_start:
+            return (yield from self.ends_at_call())
+        return None
+
+    def ends_at_call(self) -> Reading:
+        """At the call's closing tag: the value ends where the wrapper's closing tag follows."""
+        scan, block = self._scan, self._block
+        while True:
+            start = scan.position + self.held + len(block.call_close)
+            rest = scan.buffer[start : start + LONGEST].lstrip()
+            if rest.startswith(block.wrapper_closers) or (not rest and scan.ended):
+                break
+            if scan.ended or (rest and not any(closing.startswith(rest) for closing in block.wrapper_closers)):
+                return False
+            if len(scan.buffer) - start >= LONGEST:
+                return False
+            yield
+            self.moved = True
+        if not self._is_clean():
+            return None
+        scan.position += self.held
+        return True
+
+    def ends_at_parameter(self) -> Reading:
+        """At the tag of a parameter: the value ends where the tag is on a line of its own, and the parameter is declared and not given yet."""
+        scan, block = self._scan, self._block
+        key = None
+        while True:
+            start = scan.position + self.held
+            rest = scan.buffer[start : start + LONGEST]
+            end = block.key_tags[0] if block.key_tags else block.tag_end
+            place = rest.find(end, len(block.parameter_start))
+            if place >= 0:
+                found = None if block.key_tags else block.parameter_tag.fullmatch(rest[: place + len(end)])
+                key = rest[len(block.parameter_start) : place].strip() if block.key_tags else found and attribute(block, found.group(1))
+                break
+            if scan.ended or len(rest) == LONGEST:
+                break
+            yield
+            self.moved = True
+        if key is None:
+            return False
+        if not self.held or not self._is_clean() or key in self._given or declared(scan, key) is None:
+            return None
+        scan.position += self.held
+        return True
+
+
+def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
+    """Whether the value begins with a quote, as itself or as an entity: then it may be a JSON string, which only its end tells."""
+    while entities and _PARTIAL_ENTITY.fullmatch(scan.buffer, scan.position) and not scan.ended:
+        yield
+    found = _ENTITY.match(scan.buffer, scan.position) if entities else None
+    return (_character(found) if found else scan.buffer[scan.position : scan.position + 1]) == '"'
+
+
+class _Held:
+    """Passes text on as the inside of a JSON string, one newline or one entity behind."""
+
+    __slots__ = ("_entities", "_rest", "_scan", "_trim")
+
+    def __init__(self, scan: ToolCallParser, block: TagBlock) -> None:
+        self._scan = scan
+        self._entities = block.entities
+        self._trim = block.trim_newline and not block.entities
+        self._rest = ""
+
+    def push(self, text: str) -> None:
+        if not text:
+            return
+        if self._rest:
+            text, self._rest = self._rest + text, ""
+        if self._trim and text[-1] == "\n":
+            text, self._rest = text[:-1], "\n"
+        elif self._entities:
+            found = _PARTIAL_ENTITY.search(text, max(0, len(text) - _LONGEST_ENTITY)) if "&" in text else None
+            if found is not None:
+                text, self._rest = text[: found.start()], found.group()
+            text = unescape(text)
+        self._scan.write(escaped(text))
+
+    def flush(self, closed: bool) -> None:
+        if not (closed and self._trim):
+            self._scan.write(escaped(self._rest))
+
+
+def escaped(text: str, opened: bool = False) -> str:
+    return json.dumps(text, ensure_ascii=False)[0 if opened else 1 : -1]
+
+
+def wants_string(schema: Any, key: str) -> bool:
+    """Whether the schema takes nothing but strings for this key: then the text between the tags is the value, whatever it looks like."""
+    properties = schema.get("properties")
+    one = properties.get(key) if isinstance(properties, Mapping) else None
+    kind = one.get("type") if isinstance(one, Mapping) else None
+    return kind == "string" or kind == ["string"]
+
+
+def declared(scan: ToolCallParser, key: str) -> Mapping[str, Any] | None:
+    """What the called tool's schema says of a parameter; None where it does not declare it."""
+    properties = scan.call.tool.parameters.get("properties")  # type: ignore[union-attr]
+    one = properties.get(key) if isinstance(properties, Mapping) else None
+    return one if isinstance(one, Mapping) else {} if isinstance(properties, Mapping) and key in properties else None
+
+
+def _is_malformed(scan: ToolCallParser, key: str, kind: str | None, raw: str) -> bool:
+    """Whether a value that must be JSON, as the model or the schema says, is none and can not be repaired."""
+    text = raw.strip()
+    if kind is None and not (text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")):
+        return False
+    flow = JsonFlow()
+    stop = flow.run(text, 0)
+    flow.finish()
+    return not (flow.done and stop == len(text))
+
+
+def unescape(text: str) -> str:
+    """XML's own entities; any other `&` is an ampersand."""
+    return _ENTITY.sub(_character, text) if "&" in text else text
+
+
+def _character(found: re.Match[str]) -> str:
+    name = found.group(1)
+    if not name.startswith("#"):
+        return _ENTITIES[name]
+    code = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
+    return chr(code) if code < 0x110000 else found.group()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def typed(scan: ToolCallParser, raw: str, is_string: bool) -> str:
+    """A value's text as JSON: what already is JSON stays as it is, a habitual spelling is mended, all else is a string."""
+    text = raw.strip()
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if not is_string or isinstance(value, str):
+            return text
+    except (ValueError, RecursionError):
+        if not is_string:
+            flow = JsonFlow()
+            stop = flow.run(text, 0)
+            flow.finish()
+            if flow.done and stop == len(text):
+                scan.call.issues += flow.issues  # type: ignore[union-attr]
+                return flow.take()
+    return json.dumps(raw, ensure_ascii=False)

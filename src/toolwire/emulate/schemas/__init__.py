@@ -1,0 +1,1 @@
+"""JSON schemas of tools: compiled, checked, and narrowed to what a grammar can express."""

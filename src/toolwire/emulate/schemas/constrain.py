@@ -1,0 +1,128 @@
+"""What a decoder is held to: a schema of one whole call, and a grammar of text with calls in it.
+
+`Turn.constraint` says what may be called and how a call is written. Here it becomes one JSON schema (`call_schema`) or one grammar in llguidance's
+Lark (`lark`); the arguments are bounded by `bounding`, so that a small model can not go on for ever. In text, a call begins with the opening marker:
+the decoder is free up to it, held from there on, and done after the last call. Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from toolwire.core.turn import Constraint
+from toolwire.emulate.schemas.bounding import DEFAULT, Limits, arguments_schema, bounded
+from toolwire.emulate.schemas.keywords import Schema
+
+__all__ = ["ANSWER", "ANY_OBJECT", "ARGUMENTS", "DEFAULT", "Limits", "bounded", "call_schema", "json_lark", "lark", "probes"]
+
+HEADER = "%llguidance {}\n"
+GUIDANCE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}}
+"""How llguidance is to write JSON: in one way, so that nothing can be stretched. A keyword that it does not know is no error."""
+MOST_CALLS = 64
+ANY = "/(?s:.*)/"
+WORDS = r"/(?s:[^<\s].*)/"
+"""Text that begins with no marker."""
+ANY_OBJECT: Schema = {"type": "object"}
+ANSWER, ARGUMENTS = "answer", "arguments"
+"""The rules of a grammar that hold a schema: of an answer that is JSON, and, with its number, of a tool."""
+
+
+# --- schemas -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def call_schema(constraint: Constraint, limits: Limits = DEFAULT) -> Schema:
+    """One JSON schema whose instances are `{"name": …, "arguments": …}` for one of the tools."""
+    definitions: Schema = {}
+    calls: list[Schema] = []
+    for place, tool in enumerate(constraint.tools):
+        arguments = _renamed(arguments_schema(tool.parameters, limits), f"t{place}_")
+        definitions |= arguments.pop("$defs", {})
+        properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}
+        calls.append({"type": "object", "properties": properties, "required": ["name", "arguments"], "additionalProperties": False})
+    whole: Schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return {**whole, "$defs": definitions} if definitions else whole
+
+
+def _renamed(schema: Any, prefix: str) -> Any:
+    """A bounded schema with other names for its definitions."""
+    if isinstance(schema, list):
+        return [_renamed(one, prefix) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out: Schema = {}
+    for key, one in schema.items():
+        if key == "$ref":
+            out[key] = one.replace("#/$defs/", f"#/$defs/{prefix}")
+        elif key in ("properties", "patternProperties", "$defs"):
+            out[key] = {(prefix + name if key == "$defs" else name): _renamed(inner, prefix) for name, inner in one.items()}
+        else:
+            out[key] = one if key == "enum" else _renamed(one, prefix)
+    return out
+
+
+# --- grammars ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def lark(
+    constraint: Constraint,
+    limits: Limits = DEFAULT,
+    *,
+    loose: Collection[str] = (),
+    answer: Mapping[str, Any] | None = None,
+    copies: bool = False,
+) -> str:
+    """The grammar of an answer. `loose` names tools whose arguments are only held to be an object; `answer` is the schema of an answer that is no
+    call, where it is not to be text. `copies`: the model is so small that it copies what it was shown; so its text holds nothing that is barred, and
+    after results it begins with words, since the next best thing to copy would be the last call."""
+    opening, quoted = constraint.opening, json.dumps(constraint.opening)
+    heads = [constraint.head(tool) for tool in constraint.tools]
+    begun = [(at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)]
+    more = min(constraint.calls, MOST_CALLS) - 1 if opening else 0
+    following = f' ("\\n" {quoted} body){{0,{more}}}' if more > 0 else ""
+    if begun and (constraint.required or constraint.begun or not opening):
+        first = (_then(whole[len(constraint.begun) :], f"rest{at}") for at, whole in begun)
+        rules = [f"start: first{following}", f"first: {' | '.join(first)}"]
+    elif answer is not None:
+        rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, bounded(answer, limits, portable=False))]
+    else:
+        text = WORDS if copies and constraint.answered else ANY
+        barred = constraint.barred if copies else ()
+        rules = [
+            f"start: FREE | lead body{following}",
+            f"FREE: {text} & {_without(opening, *barred)}",
+            f"lead[suffix={quoted}]: {text}{' & ' + _without(*barred) if barred else ''}",
+        ]
+    if " body" in rules[0]:
+        rules.append("body: " + " | ".join(_then(head, f"rest{at}") for at, head in enumerate(heads)))
+    for at, tool in enumerate(constraint.tools):
+        schema = arguments_schema(ANY_OBJECT if tool.name in loose else tool.parameters, limits, portable=False)
+        rules += [f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}", _json(f"{ARGUMENTS}{at}", schema)]
+    return HEADER + "\n".join(rules) + "\n"
+
+
+def json_lark(schema: Mapping[str, Any], limits: Limits = DEFAULT) -> str:
+    """The grammar of an answer that is one JSON value."""
+    return HEADER + f"start: {ANSWER}\n" + _json(ANSWER, bounded(schema, limits, portable=False)) + "\n"
+
+
+def probes(grammar: str) -> tuple[str, dict[str, str]]:
+    """Grammars that tell whether the schemas of a grammar can be read, all of them together and rule by rule: they demand a tilde first."""
+    lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
+    single = {rule: f'{HEADER}start: "~" {rule}\n{line}\n' for rule, line in lines.items()}
+    return HEADER + "\n".join([f'start: "~" ({" | ".join(lines)})', *lines.values()]) + "\n", single
+
+
+def _then(text: str, rule: str) -> str:
+    """A literal and what follows it; an empty literal is none of the language."""
+    return f"{json.dumps(text)} {rule}" if text else rule
+
+
+def _without(*texts: str) -> str:
+    """Whatever holds none of these texts."""
+    return f"~({ANY} ({' | '.join(map(json.dumps, texts))}) {ANY})"
+
+
+def _json(rule: str, schema: Schema) -> str:
+    return f"{rule}: %json {json.dumps({**schema, **GUIDANCE})}"

@@ -1,0 +1,167 @@
+"""The line in front of a model that takes only so many turns at once: bounded, and fair to every key.
+
+Rules: a turn that finds a free place runs at once. Those that wait are admitted in turns, one key after the other, each key's own in the order they
+came: a key with many waiting turns makes only itself wait. The line is bounded; when it is full, a key with fewer waiting turns gets the last place
+of the key that has most. Who waits and leaves gives its place up at once. Counted in each process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.settings.types import LimitSettings
+
+LONGEST_RETRY_S = 60.0
+RECENT = 0.2
+"""How much the last turn counts in the mean of what turns take."""
+
+
+@dataclass(slots=True)
+class Line:
+    """One model's: how many run, and who waits, by key; the key in front is admitted next. `took_s` is what turns took lately."""
+
+    running: int = 0
+    keys: OrderedDict[str, deque[Place]] = field(default_factory=OrderedDict)
+    waiting: int = 0
+    took_s: float = 1.0
+
+    def add(self, place: Place) -> None:
+        self.keys.setdefault(place.key_id, deque()).append(place)
+        self.waiting += 1
+
+    def remove(self, place: Place) -> None:
+        places = self.keys[place.key_id]
+        places.remove(place)
+        self.waiting -= 1
+        if not places:
+            del self.keys[place.key_id]
+
+    def following(self) -> Place:
+        """Takes out who is admitted next; its key goes to the end."""
+        key_id, places = self.keys.popitem(last=False)
+        place = places.popleft()
+        self.waiting -= 1
+        if places:
+            self.keys[key_id] = places
+        return place
+
+    def of(self, key_id: str) -> int:
+        return len(self.keys.get(key_id, ()))
+
+
+class Queues:
+    """`join` before a turn is run, `await place.admitted()`, and `place.leave()` when it has ended, whatever the end was."""
+
+    def __init__(self, limits: LimitSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._at_once = limits.backend_concurrent
+        self._most = limits.queue
+        self._clock = clock
+        self._lines: dict[str, Line] = {}
+
+    def join(self, model: str, key_id: str) -> Place | None:
+        """A place; None where there is no limit. Raises 503, or 429 where the key's own turns fill the line."""
+        if not self._at_once:
+            return None
+        line = self._lines.setdefault(model, Line())
+        place = Place(self, model, key_id)
+        if line.running < self._at_once:
+            self._start(line, place)
+            return place
+        if line.waiting >= self._most:
+            self._crowd_out(line, place)
+        line.add(place)
+        return place
+
+    def waiting(self, model: str) -> int:
+        line = self._lines.get(model)
+        return 0 if line is None else line.waiting
+
+    def running(self, model: str) -> int:
+        line = self._lines.get(model)
+        return 0 if line is None else line.running
+
+    def lines(self) -> list[tuple[str, int, int]]:
+        """Every model that is busy: its id, how many turns run, and how many wait."""
+        return [(model, line.running, line.waiting) for model, line in self._lines.items()]
+
+    def _crowd_out(self, line: Line, newcomer: Place) -> None:
+        """Makes room where another key has more in the line than this one would have; raises where none has."""
+        own = line.of(newcomer.key_id)
+        longest = max(line.keys.values(), key=len, default=None)
+        if longest is None or len(longest) <= own + 1:
+            raise ToolwireError.of(self._refusal(line, newcomer.model, own))
+        last = longest[-1]
+        line.remove(last)
+        last.refuse(self._refusal(line, last.model, len(longest) + 1))
+
+    def _refusal(self, line: Line, model: str, own: int) -> Failure:
+        wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))
+        told = f"The model '{model[:80]}' is busy: {line.running} requests run and {line.waiting} wait"
+        told += f", {own} of them of this API key" if own else ""
+        return Failure("rate_limit" if own else "overloaded", f"{told}. Please try again in {math.ceil(wait_s)} s.", retry_after_s=wait_s)
+
+    def _start(self, line: Line, place: Place) -> None:
+        line.running += 1
+        place.start(self._clock())
+
+    def left(self, place: Place, began: float | None) -> None:
+        """For `Place`: it ran since `began`, or waited still."""
+        line = self._lines[place.model]
+        if began is None:
+            line.remove(place)
+        else:
+            line.running -= 1
+            line.took_s += RECENT * (self._clock() - began - line.took_s)
+        while line.waiting and line.running < self._at_once:
+            self._start(line, line.following())
+        if not line.running and not line.waiting:
+            del self._lines[place.model]
+
+
+class Place:
+    """A turn in the line of a model."""
+
+    __slots__ = ("_began", "_changed", "_gone", "_queues", "_refused", "key_id", "model")
+
+    def __init__(self, queues: Queues, model: str, key_id: str) -> None:
+        self.model = model
+        self.key_id = key_id
+        self._queues = queues
+        self._began: float | None = None
+        self._refused: Failure | None = None
+        self._gone = False
+        self._changed: asyncio.Future[None] | None = None
+
+    async def admitted(self) -> None:
+        """Returns when the turn may run; raises where it lost its place to another key."""
+        if self._began is None and self._refused is None:
+            self._changed = asyncio.get_running_loop().create_future()
+            await self._changed
+        if self._refused is not None:
+            raise ToolwireError.of(self._refused)
+
+    def leave(self) -> None:
+        """Once or more often."""
+        if not self._gone:
+            self._gone = True
+            self._queues.left(self, self._began)
+
+    def start(self, now: float) -> None:
+        self._began = now
+        self._wake()
+
+    def refuse(self, failure: Failure) -> None:
+        """It is out of the line already."""
+        self._refused, self._gone = failure, True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)

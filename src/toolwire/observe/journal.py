@@ -1,0 +1,398 @@
+"""The journal: what the last turns were made of, for whoever wants to see how a turn went.
+
+Rules:
+- Watching never changes what is watched: whatever goes wrong here is logged, and costs no turn.
+- Contents of recent turns stay in memory, within a number of bytes and of turns. The oldest turn of the key that has
+  most there goes first, so that one key does not push the others' turns out. One line a turn, which tells nothing that
+  anybody said, goes to disk. With `journal.contents = "disk"` each whole turn goes there too, with "off" there is no journal at all.
+- The event loop never waits for a disk: a thread of its own formats and writes.
+- What leaves memory leaves it masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from sys import intern
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from toolwire.core.ids import random_id
+from toolwire.observe.journal_files import DAY_S, Segments, TurnRecord, Writer
+from toolwire.observe.masking import Mask
+from toolwire.observe.recording import Recording, RecordingError, masked, read, recording_of, write
+from toolwire.observe.trace import Trace
+from toolwire.wire.sse import scrub
+
+if TYPE_CHECKING:
+    from toolwire.core.turn import Api
+    from toolwire.gateway.records import Caller, TurnSummary
+    from toolwire.settings.types import Settings
+
+log = logging.getLogger("toolwire.journal")
+FOLDER = "journal"
+MOST_BYTES = 16 * 1024 * 1024
+MOST_TRACES = 200
+MOST_RECORDS = 10_000
+MOST_RUNNING = 4096
+LONGEST_NAME = 128
+LOAD_S = 10.0
+OPENED = 2
+"""So many turns are kept as they were shown last: formatting a long one takes a moment."""
+Listener = Callable[[Callable[[], dict[str, Any]]], None]
+"""Is given what makes the turn's line: it costs nothing where nobody looks."""
+Contents = Literal["memory", "disk", "gone"]
+
+
+class Journal:
+    """One per gateway. `listeners` are told of every turn that is planned, and again when it has ended: the turn as the pages get it."""
+
+    def __init__(self, settings: Settings, folder: Path | None, *, most_bytes: int = MOST_BYTES, most_traces: int = MOST_TRACES) -> None:
+        """`folder` None: nothing is written."""
+        limit = int(settings.journal.max_mb * 1024 * 1024)
+        self.folder = folder if limit else None
+        self.listeners: list[Listener] = []
+        self.catch_up: Callable[[], None] = lambda: None
+        """Has turns that have ended told of now: who looks sees them."""
+        self.mask = Mask.of(settings, os.environ)
+        self._name = lru_cache(1024)(self.mask.text)
+        self._tools = settings.tools
+        self._whole = settings.journal.contents == "disk"
+        self._most_bytes, self._most_traces = most_bytes, most_traces
+        self._bytes = 0
+        self._by_key: dict[str, int] = {}
+        """Bytes in memory …"""
+        self._turns_by_key: dict[str, int] = {}
+        """… and turns in `_kept`, by key."""
+        self._running: dict[str, Trace] = {}
+        self._kept: OrderedDict[str, Trace] = OrderedDict()
+        self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
+        self._opened: OrderedDict[str, Recording] = OrderedDict()
+        self._loading: threading.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._max_age_s = settings.journal.max_days * DAY_S
+        self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
+        self._writer = Writer(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
+
+    @classmethod
+    def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
+        """The journal beside a store. None where the settings want none; without a store's file nothing is written."""
+        if settings.journal.contents == "off":
+            return None
+        beside = None if store_path in (None, ":memory:") else Path(str(store_path)).parent / FOLDER
+        return cls(settings, beside)
+
+    # --- the life of a turn -------------------------------------------------------------------------------------------------------------------------
+
+    def begin(self, api: Api, raw: bytes, caller: Caller, stored: bool = False) -> Trace | None:
+        """A turn comes. None: it can not be watched."""
+        try:
+            if len(self._running) >= MOST_RUNNING:
+                self._forget(self._running.pop(next(iter(self._running))))
+            trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown, stored)
+            self._running[trace.id] = trace
+            if not self._grown(trace, trace.size):
+                trace.stop(cut=True)
+            return trace
+        except Exception:
+            log.exception("a turn could not be watched")
+            return None
+
+    def planned(self, trace: Trace) -> None:
+        """It is known what the turn will be: who listens is told."""
+        if self.listeners:
+            self._tell(lambda: _record(trace, None))
+
+    def end(self, trace: Trace, summary: TurnSummary) -> None:
+        try:
+            trace.end()
+            self._running.pop(trace.id, None)
+            record = _record(trace, summary)
+            self._records.append(record)
+            self._kept[trace.id] = trace
+            _add(self._turns_by_key, trace.caller.key_id, 1)
+            self._make_room()
+            if self._writer is not None:
+                self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
+            if self.listeners:
+                self._tell(lambda: record)
+        except Exception:
+            log.exception("the end of a turn could not be kept")
+
+    def _tell(self, record: Callable[[], TurnRecord]) -> None:
+        for listener in self.listeners:
+            try:
+                listener(lambda: self.line(record()))
+            except Exception:
+                log.exception("a listener of the journal failed")
+
+    # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _grown(self, trace: Trace, size: int) -> bool:
+        self._weigh(trace, size)
+        if self._bytes > self._most_bytes:
+            self._make_room(trace)
+        return self._bytes <= self._most_bytes
+
+    def _weigh(self, trace: Trace, size: int) -> None:
+        self._bytes += size
+        _add(self._by_key, trace.caller.key_id, size)
+
+    def _make_room(self, growing: Trace | None = None) -> None:
+        """Forgets turns of the key that has most, until all is within the bounds.
+
+        Where only running turns of that key are left, it is the `growing` turn that may not go on, unless it is
+        another key's.
+        """
+        if self._max_age_s:
+            self._forget_before(time.time() - self._max_age_s)
+        while len(self._kept) > self._most_traces:
+            self._forget_kept(_oldest(self._kept, _most(self._turns_by_key)) or next(iter(self._kept.values())))
+        while self._bytes > self._most_bytes:
+            key = _most(self._by_key)
+            if (kept := _oldest(self._kept, key)) is not None:
+                self._forget_kept(kept)
+            elif growing is not None and growing.caller.key_id != key and (running := _oldest(self._running, key)) is not None:
+                self._forget(self._running.pop(running.id))
+            else:
+                return
+
+    def _forget_kept(self, trace: Trace) -> None:
+        """Whoever looks at it has a copy."""
+        del self._kept[trace.id]
+        self._weigh(trace, -trace.size)
+        _add(self._turns_by_key, trace.caller.key_id, -1)
+
+    def _forget_before(self, due: float) -> None:
+        """What is older than it may be leaves memory too."""
+        while self._kept and (oldest := next(iter(self._kept.values()))).at < due:
+            self._forget_kept(oldest)
+        while self._records and self._records[0].at < due:
+            self._records.popleft()
+
+    def _forget(self, trace: Trace) -> None:
+        self._weigh(trace, -trace.size)
+        trace.forget()
+
+    @property
+    def held_bytes(self) -> int:
+        self.catch_up()
+        return self._bytes
+
+    # --- looking ------------------------------------------------------------------------------------------------------------------------------------
+
+    def records(self) -> list[TurnRecord]:
+        """The last turns, those that run included, newest first."""
+        self.catch_up()
+        self._make_room()
+        running = [_record(trace, None) for trace in list(self._running.values())]
+        return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
+
+    def record(self, id: str) -> TurnRecord | None:
+        self.catch_up()
+        trace = self._running.get(id)
+        if trace is not None:
+            return _record(trace, None)
+        return next((record for record in reversed(self._records) if record.id == id), None)
+
+    def line(self, record: TurnRecord) -> dict[str, Any]:
+        """A turn's line as it may be shown."""
+        return self._masked(record).as_json()
+
+    def contents(self, id: str) -> Contents:
+        """Where the contents of a turn are."""
+        self.catch_up()
+        if id in self._kept or id in self._running:
+            return "memory"
+        return "disk" if self._segments is not None and self._segments.fixture(id) is not None else "gone"
+
+    async def recording(self, id: str) -> Recording | None:
+        """A turn as it was, secrets and all, for a replay; None when nothing of it is left."""
+        record, trace = self.record(id), self._running.get(id) or self._kept.get(id)
+        if record is not None and trace is not None:
+            return await asyncio.to_thread(recording_of, trace.snapshot(), record.as_json(), self._tools)
+        return await asyncio.to_thread(self._from_disk, id)
+
+    async def shown(self, id: str) -> Recording | None:
+        """A turn as it may be shown: masked."""
+        self.catch_up()
+        if id in self._opened:
+            self._opened.move_to_end(id)
+            return self._opened[id]
+        running = id in self._running
+        recording = await self.recording(id)
+        if recording is None:
+            return None
+        recording = await asyncio.to_thread(masked, recording, self.mask)
+        if not running:
+            self._opened[id] = recording
+            while len(self._opened) > OPENED:
+                self._opened.popitem(last=False)
+        return recording
+
+    def _from_disk(self, id: str) -> Recording | None:
+        lines = self._segments.fixture(id) if self._segments is not None else None
+        try:
+            return read(lines) if lines else None
+        except RecordingError:
+            return None
+
+    def _masked(self, record: TurnRecord) -> TurnRecord:
+        """A client chooses the ids and the names of a line. Names come again and again."""
+        name, text = self._name, self.mask.text
+        return msgspec.structs.replace(
+            record,
+            request_id=text(record.request_id),
+            key=name(record.key),
+            model=name(record.model),
+            calls=tuple([name(call) for call in record.calls]),
+            call_ids=tuple([text(id) for id in record.call_ids]),
+            report=name(record.report),
+        )
+
+    def _fixture(self, trace: Trace, record: TurnRecord) -> list[str]:
+        return list(write(masked(recording_of(trace, record.as_json(), self._tools), self.mask)))
+
+    # --- the files ----------------------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Reads what earlier processes left, in the background."""
+        if self._writer is not None and self._loading is None:
+            self._loading = threading.Event()
+            with suppress(RuntimeError):  # without a loop nobody reads meanwhile
+                self._loop = asyncio.get_running_loop()
+            self._writer.run(self._load)
+
+    async def loaded(self) -> None:
+        """Waits until it is read."""
+        if self._loading is not None and not self._loading.is_set():
+            await asyncio.to_thread(self._loading.wait, LOAD_S)
+        await asyncio.sleep(0)  # what was read is joined by the loop
+
+    def _load(self) -> None:
+        assert self._segments is not None and self._loading is not None
+        try:
+            self._read_earlier(self._segments)
+        finally:
+            self._loading.set()
+
+    def _read_earlier(self, segments: Segments) -> None:
+        segments.sweep()
+        known = {record.id for record in list(self._records)}
+        earlier = [record for record in segments.load(MOST_RECORDS) if record.id not in known]
+        joined: deque[TurnRecord] = deque([_shared(record) for record in earlier], maxlen=MOST_RECORDS)
+        if self._loop is None:
+            self._join(joined)
+            return
+        with suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._join, joined)
+
+    def _join(self, earlier: deque[TurnRecord]) -> None:
+        """Only the event loop changes the records: who reads them there must not see them change."""
+        earlier.extend(self._records)
+        self._records = earlier
+
+    async def settled(self) -> None:
+        """Waits until everything that was told so far is written."""
+        self.catch_up()
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.settle)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
+
+
+# --- a turn's line -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
+    """The turn's line; without a summary, that of a turn that runs."""
+    if summary is None:
+        plan = trace.plans[-1] if trace.plans else None
+        turn = trace.turn or trace.decoded
+        return TurnRecord(
+            trace.id,
+            trace.at,
+            "running",
+            trace.caller.request_id,
+            trace.caller.key_id,
+            trace.api,
+            turn.model[:LONGEST_NAME] if turn is not None else "",
+            trace.backend_kind,
+            plan.strategy if plan is not None else "none",
+            trace.kind,
+            turn.stream if turn is not None else False,
+            report=plan.report_header() if plan is not None else "",
+            parked_ms=_ms(trace.parked_s),
+            resumed_from=trace.resumed_from,
+            parked=trace.parked_at is not None,
+        )
+    return TurnRecord(
+        trace.id,
+        trace.at,
+        "ended",
+        summary.request_id,
+        _name(summary.key_id[:LONGEST_NAME]),
+        summary.api,
+        _name(summary.model[:LONGEST_NAME]),
+        summary.backend,
+        summary.strategy,
+        trace.kind,
+        summary.stream,
+        summary.status,
+        summary.finish,
+        summary.error_kind,
+        summary.cancelled,
+        tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]) if summary.tool_call_names else (),
+        tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]) if summary.tool_call_ids else (),
+        summary.input_tokens,
+        summary.output_tokens,
+        _ms(summary.first_byte_s),
+        _ms(summary.duration_s),
+        intern(summary.report),
+        dict(summary.dropped) if summary.dropped else None,
+        _ms(trace.parked_s),
+        trace.resumed_from,
+        trace.parked_at is not None,
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)
+
+
+@lru_cache(1024)
+def _name(text: str) -> str:
+    """A short name that a client gave, fit to be kept, and held once for all lines."""
+    return intern(scrub(text))
+
+
+def _shared(record: TurnRecord) -> TurnRecord:
+    """A line that was read, with texts that many have in common held once."""
+    names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
+    return msgspec.structs.replace(record, **{name: intern(getattr(record, name)) for name in names}, calls=tuple(map(intern, record.calls)))
+
+
+def _add(counts: dict[str, int], key: str, more: int) -> None:
+    if left := counts.get(key, 0) + more:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
+
+
+def _most(counts: dict[str, int]) -> str:
+    return max(counts, key=counts.__getitem__, default="")
+
+
+def _oldest(traces: Mapping[str, Trace], key: str) -> Trace | None:
+    return next((trace for trace in traces.values() if trace.caller.key_id == key), None)

@@ -1,0 +1,327 @@
+"""The journal on disk: a folder of append-only files, for the owner only.
+
+    journal/segment-MILLISECONDS-PID.jsonl     one line a turn that has ended: when, which model, how it went; nothing that anybody said
+    journal/turns/ID.jsonl                     a whole turn as a fixture, where `journal.contents = "disk"`
+
+Every file begins with a line that names its format and version. A file of another version is left alone, a line that was not written to its end is
+skipped. All files together stay below a limit: the oldest go first. With a limit of days a file goes when its last line is older, and no file is
+written for longer than a day, so that no line stays for more than a day too long. Nothing here is for the event loop: one thread calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolwire.observe.trace import Trace
+
+log = logging.getLogger("toolwire.journal")
+HEADER = b'{"format":"toolwire-journal","version":1}\n'
+LARGEST_SEGMENT = 4 * 1024 * 1024
+DAY_S = 86_400.0
+SWEEP_EVERY_S = 600.0
+_ID = re.compile(r"turn_[0-9a-f]{1,64}")
+
+
+class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A turn's line in the journal: how it went, and nothing that anybody said. `at` is seconds since 1970, `error` a kind of failure."""
+
+    id: str
+    at: float
+    state: str = "ended"
+    request_id: str = ""
+    key: str = ""
+    api: str = "chat"
+    model: str = ""
+    backend: str = ""
+    strategy: str = "none"
+    kind: str = "new"
+    stream: bool = False
+    status: int | None = None
+    finish: str | None = None
+    error: str | None = None
+    cancelled: bool = False
+    calls: tuple[str, ...] = ()
+    call_ids: tuple[str, ...] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+    first_byte_ms: float | None = None
+    duration_ms: float | None = None
+    report: str = ""
+    dropped: dict[str, int] | None = None
+    parked_ms: float | None = None
+    """How long the run that it resumed had waited."""
+    resumed_from: str | None = None
+    parked: bool = False
+    """It ended with calls that wait for their results."""
+
+    def as_json(self) -> dict[str, Any]:
+        """With every member, as the pages get it."""
+        out = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {**out, "calls": list(self.calls), "call_ids": list(self.call_ids), "dropped": dict(self.dropped or {})}
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(TurnRecord).decode
+
+
+class Segments:
+    def __init__(self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time) -> None:
+        """`limit`: so many bytes in all. `max_days`: after so many days a turn goes; 0: never for its age."""
+        self.folder = folder
+        self.max_age_s = max_days * DAY_S
+        self._clock = clock
+        self._began = 0.0  # the current segment
+        self._sweep_at = 0.0
+        self._limit = limit
+        self._largest = max(1, min(LARGEST_SEGMENT, limit // 8))
+        self._current: Path | None = None
+        self._size = 0  # of the current segment
+        self._total: int | None = None  # of everything; None: not looked yet
+        self._complained = False
+
+    # --- writing -------------------------------------------------------------------------------------------------------------------------------
+
+    def append(self, records: Iterable[TurnRecord]) -> None:
+        """Adds lines. A disk that is full or read-only is complained about once."""
+        lines = b"".join(_encode(record) + b"\n" for record in records)
+        if lines:
+            self._trying(lambda: self._append(lines))
+
+    def _append(self, lines: bytes) -> None:
+        if self._current is None or self._size + len(lines) > self._largest or self._is_old() or not self._current.exists():
+            self._began = self._clock()
+            self._current = self.folder / f"segment-{int(self._began * 1000):013d}-{os.getpid()}.jsonl"
+            self._size = 0
+            lines = HEADER + lines
+        self._write(self._current, os.O_APPEND, lines)
+        self._size += len(lines)
+
+    def keep(self, id: str, fixture: Iterable[str]) -> None:
+        """Keeps a whole turn."""
+        content = "".join(fixture).encode()
+        if _ID.fullmatch(id) and len(content) <= self._limit:
+            self._trying(lambda: self._write(self.folder / "turns" / f"{id}.jsonl", os.O_EXCL, content))
+
+    def _write(self, path: Path, how: int, content: bytes) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.parent.stat().st_mode & 0o077:
+            path.parent.chmod(0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            self._current = None  # it may end in half a line
+            if how == os.O_EXCL:
+                path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        self._total = self._all_bytes() if self._total is None else self._total + len(content)
+        if self._total > self._limit:
+            self._prune()
+        if self.max_age_s and self._clock() >= self._sweep_at:
+            self._sweep_at = self._clock() + SWEEP_EVERY_S
+            self.sweep()
+
+    def _trying(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._complained = False
+        except OSError as error:
+            if not self._complained:
+                log.error("the journal can not be written to %s: %s", self.folder, error.strerror or error)
+            self._complained = True
+
+    # --- the limit -----------------------------------------------------------------------------------------------------------------------------
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        """Everything of ours: when it was last written, its size, and where it is, oldest first."""
+        found = []
+        for path in (*self.folder.glob("segment-*.jsonl"), *self.folder.glob("turns/turn_*.jsonl")):
+            try:
+                about = path.lstat()
+            except OSError:
+                continue  # another process was faster
+            found.append((about.st_mtime, about.st_size, path))
+        return sorted(found)
+
+    def _is_old(self) -> bool:
+        return bool(self.max_age_s) and not 0 <= self._clock() - self._began < min(DAY_S, self.max_age_s)
+
+    def sweep(self) -> None:
+        """Removes what is older than it may be."""
+        if not self.max_age_s:
+            return
+        due = self._clock() - self.max_age_s
+        for written, size, path in self._files():
+            if written < due:
+                path.unlink(missing_ok=True)
+                self._total = None if self._total is None else self._total - size
+                if path == self._current:
+                    self._current = None
+
+    def _all_bytes(self) -> int:
+        return sum(size for _, size, _ in self._files())
+
+    def _prune(self) -> None:
+        files = self._files()
+        self._total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if self._total <= self._limit:
+                break
+            if path != self._current:
+                path.unlink(missing_ok=True)
+                self._total -= size
+
+    # --- reading -------------------------------------------------------------------------------------------------------------------------------
+
+    def load(self, most: int) -> list[TurnRecord]:
+        """The last turns, oldest first."""
+        found: list[list[TurnRecord]] = []
+        count = 0
+        for path in sorted(self.folder.glob("segment-*.jsonl"), reverse=True):
+            records = list(_records(path))
+            found.append(records)
+            count += len(records)
+            if count >= most:
+                break
+        return sorted((record for records in found for record in records), key=lambda record: record.at)[-most:]
+
+    def fixture(self, id: str) -> list[bytes] | None:
+        """A whole turn, where it was kept."""
+        if not _ID.fullmatch(id):
+            return None
+        try:
+            return (self.folder / "turns" / f"{id}.jsonl").read_bytes().splitlines()
+        except OSError:
+            return None
+
+
+def _records(path: Path) -> Iterator[TurnRecord]:
+    try:
+        header, *lines = path.read_bytes().splitlines()
+    except (OSError, ValueError):
+        return
+    if header != HEADER.strip():
+        return
+    for line in lines:
+        try:
+            yield _decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # cut by a crash, or damaged
+
+
+# --- journal writer ------------------------------------------------------------
+#
+# The thread that reads and writes the journal's files: whoever tells it something never waits, and what a
+# disk can not follow is left out.
+
+CLOSE_S = 5.0
+GATHER_S = 0.1
+"""So long it waits for more turns before it writes."""
+SWEEP_S = 3600.0
+"""So often the files are looked through for what is too old, where nothing is written."""
+
+
+class Writer:
+    """The thread that reads and writes the files. It starts with its first work."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        masked: Callable[[TurnRecord], TurnRecord],
+        fixture: Callable[[Trace, TurnRecord], list[str]],
+        most_turns: int,
+        most_bytes: int,
+    ) -> None:
+        """`masked` gives a turn's line as it may be written, `fixture` its file's lines; at most so many turns, and bytes of whole ones, may wait."""
+        self._most_turns, self._most_bytes = most_turns, most_bytes
+        self._segments = segments
+        self._masked, self._fixture = masked, fixture
+        self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()
+        self._woken, self._hurry = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._whole_bytes = 0
+        self._complained = False
+
+    def put(self, record: TurnRecord, trace: Trace | None) -> None:
+        """Never waits. What a disk can not follow is not kept."""
+        if len(self._waiting) > self._most_turns:
+            self._complain("the disk is too slow for the journal: turns are left out")
+            return
+        if trace is not None:
+            if self._whole_bytes + trace.size > self._most_bytes:
+                self._complain("the disk is too slow for the journal: contents of turns are left out")
+                trace = None
+            else:
+                self._whole_bytes += trace.size
+        self._send((record, trace))
+
+    def _complain(self, words: str) -> None:
+        if not self._complained:
+            log.warning("%s", words)
+        self._complained = True
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._send(work)
+        self._hurry.set()
+
+    def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
+        self._waiting.append(what)
+        if not self._woken.is_set():  # waking a thread costs more than all else here: it is woken for many turns at once
+            self._woken.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
+            self._thread.start()
+
+    def settle(self) -> None:
+        done = threading.Event()
+        self.run(done.set)
+        done.wait(CLOSE_S)
+
+    def close(self) -> None:
+        thread = self._thread
+        if thread is not None:
+            self._send(None)
+            self._hurry.set()
+            thread.join(CLOSE_S)
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            if not self._woken.wait(SWEEP_S if self._segments.max_age_s else None):
+                self._safely(self._segments.sweep)
+                continue
+            self._hurry.wait(GATHER_S)
+            self._hurry.clear()
+            self._woken.clear()
+            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            turns = [one for one in batch if isinstance(one, tuple)]
+            self._safely(lambda turns=turns: self._segments.append(self._masked(record) for record, _ in turns))  # type: ignore[misc]
+            for record, trace in turns:
+                if trace is not None:
+                    self._whole_bytes -= trace.size
+                    self._safely(lambda trace=trace, record=record: self._segments.keep(record.id, self._fixture(trace, record)))  # type: ignore[misc]
+            for work in batch:
+                if work is not None and not isinstance(work, tuple):
+                    self._safely(work)
+            if None in batch:
+                return
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("the journal could not be read or written")

@@ -1,0 +1,251 @@
+"""Secrets masked, whenever contents of a turn leave memory: for a page, a file or a clipboard.
+
+A secret is a value that the settings hold as one, whatever looks like a key, the text of a JSON member whose name
+says so (also where JSON is inside a JSON string), the body of a private key in PEM form, a password in a URL, and a
+value that is assigned to a secret's name, as in `password=…`. A secret that came in pieces is found in what the
+pieces make together. Every search is linear in the text. Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from toolwire.settings.types import MASK, Settings
+
+SHORTEST = 4
+"""Shorter values than this are words, not secrets."""
+SHORTEST_OUTSIDE = 8
+"""The same of values that are only taken for secrets because of their names in the environment."""
+WORD = 12
+"""Shorter values than this are only masked where they stand alone."""
+
+SECRET_NAME = re.compile(r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$")
+_KEYS = (
+    r"sk-[A-Za-z0-9_-]{16,}",
+    r"tw_[A-Za-z0-9_-]{40}",
+    r"(?:gh[pousr]|gsk|hf)_[A-Za-z0-9]{30,}",
+    r"github_pat_[A-Za-z0-9_]{30,}",
+    r"(?:glpat|xai|xox[abeoprs])-[A-Za-z0-9-]{20,}",
+    r"AIza[A-Za-z0-9_-]{35}",
+    r"A[KS]IA[A-Z0-9]{16}",
+    r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    r"(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}",
+    r"npm_[A-Za-z0-9]{36}",
+    r"pypi-[A-Za-z0-9_-]{32,}",
+    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    r"ya29\.[A-Za-z0-9_-]{20,}",
+    r"GOCSPX-[A-Za-z0-9_-]{20,}",
+    r"hv[sbr]\.[A-Za-z0-9_-]{24,}",
+    r"do[opr]_v1_[a-f0-9]{64}",
+    r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
+    r"nvapi-[A-Za-z0-9_-]{20,}",
+    r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}",
+)
+"""How the keys of the well-known providers begin, and tokens that carry claims."""
+_SCHEMES = r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|(?i:\bauthorization:\s*basic\s+)[A-Za-z0-9+/=_-]{4,}"
+_LOOKS = rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})|{_SCHEMES}"
+_MEMBER_NAMES = "[a-z0-9_-]{0,64}?(?:(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret)"
+_OUTSIDE_NAME = re.compile(r"(?i)_key$|password$|_auth$")
+_MEMBER = re.compile(rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)', re.DOTALL)
+_URL_PASSWORD = re.compile(r"://(?:[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)|(?P<user>[A-Za-z0-9_.~%+-]{20,}))@")
+
+_PEM = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END = "-----END "
+_PEM_HEADER = r"[A-Za-z][A-Za-z-]{1,30}: [^\s\\]{1,80}(?: [^\s\\]{1,80})?"
+_PEM_LINES = re.compile(rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{{1,76}}={{0,2}})?)?")
+"""What follows the first line of a key whose end is missing: header lines, and lines of base64."""
+LONGEST_PEM = 64 * 1024
+
+_PASSWORDS = r"pass(?:word|wd|phrase|code)|pwd|secret"
+_KEY_NAMES = r"(?:api|access|account|private|secret|auth|client)[_-]?(?:key|token|secret)|token"
+_NAME = rf"(?:{_PASSWORDS}|{_KEY_NAMES})"
+_WORD = r"""[^\s"'`\\&;,<>{}]"""
+_OPEN = r"(?P<quote>\\*+[\"'`])"
+_ASSIGNED = re.compile(
+    rf"""(?ix)
+    (?:
+        {_NAME}\\*+["'`]?+ (?: [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+ {_OPEN} (?P<quoted>(?:(?!(?P=quote)).){{1,512}}) (?P=quote)
+                           | =(?![=>~]) (?P<plain>[^\s"'`\\&;,<>(){{}}\[\]|$*]{{1,512}}+) )
+      | (?:{_PASSWORDS})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+
+        (?P<worded>(?={_WORD}{{0,60}}[0-9!@#$%^*+?~])(?![/~$<{{(\[*]){_WORD}{{4,512}}+)
+      | (?:{_KEY_NAMES})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+ (?P<long>(?=[^\s]{{0,60}}[0-9])[A-Za-z0-9_.+/=~-]{{16,512}}+)
+      | --(?:password|passwd|token|secret|api-key) [ ]++ (?P<option>[^\s"'`\\$<-][^\s"'`\\]{{0,512}}+)
+      | [?&](?:sig|signature|x-amz-signature)= (?P<signature>[^\s"'\\&]{{8,512}}+)
+    )"""
+)
+"""Values that are assigned to a secret's name. `name=value` without blanks is an assignment in a shell, a URL or a connection
+string. After a colon or between blanks the value must be quoted, or look like no word: prose has colons too."""
+_ASSIGNED_SIGNS = ("pass", "pwd", "secret", "token", "key", "sig")
+"""What `_ASSIGNED` finds has one of these in it: looking for them first costs little."""
+_ASSIGNED_VALUES = ("quoted", "plain", "worded", "long", "option", "signature")
+Span = tuple[int, int]
+
+
+class Mask:
+    """`values` are the secrets that are known."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        known = {form for value in values if len(value) >= SHORTEST for form in (value, json.dumps(value)[1:-1])}
+        patterns = [_LOOKS, *(_pattern(value) for value in sorted(known, key=len, reverse=True))]
+        self._values = re.compile("|".join(patterns))
+
+    @classmethod
+    def of(cls, settings: Settings, environ: Mapping[str, str] | None = None) -> Mask:
+        """Knows every secret of the settings, and of the environment whatever its name gives away as one."""
+        return cls((*secrets_of(settings), *secrets_among(environ or {})))
+
+    def spans(self, text: str) -> list[Span]:
+        """Where secrets stand, in order, without overlaps."""
+        found = [match.span() for match in self._values.finditer(text)]
+        if '"' in text:
+            found += [match.span("value") for match in _MEMBER.finditer(text)]
+        if "://" in text:
+            found += [match.span(match.lastgroup or 0) for match in _URL_PASSWORD.finditer(text)]
+        if "-----BEGIN " in text:
+            found += _pem_spans(text)
+        lower = text.lower()
+        if any(sign in lower for sign in _ASSIGNED_SIGNS):
+            assigned = ((match, name) for match in _ASSIGNED.finditer(text) for name in _ASSIGNED_VALUES)
+            found += [match.span(name) for match, name in assigned if match[name] not in (None, MASK)]
+        return _merged(found) if found else found
+
+    def text(self, text: str) -> str:
+        spans = self.spans(text)
+        return _without(text, spans) if spans else text
+
+    def value(self, value: Any) -> Any:
+        """The same of a value made of dicts and lists."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(key): _hidden(key, inner) or self.value(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(inner) for inner in value]
+        return value
+
+    def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
+        """Pieces of one text, and which of them hold a part of a secret: the mask stands in the first of these."""
+        whole = "".join(pieces)
+        spans = self.spans(whole)
+        if not spans:
+            return list(pieces), set()
+        out, touched = [], set()
+        start = 0
+        for place, piece in enumerate(pieces):
+            end = start + len(piece)
+            inside = [(max(left, start), min(right, end), left >= start) for left, right in spans if left < end and right > start]
+            if inside:
+                touched.add(place)
+            kept, at = "", start
+            for left, right, first in inside:
+                kept += whole[at:left] + (MASK if first else "")
+                at = right
+            out.append(kept + whole[at:end] if inside else piece)
+            start = end
+        return out, touched
+
+
+def _pem_spans(text: str) -> Iterator[Span]:
+    """The bodies of private keys, between their first and last lines."""
+    at, last = 0, -1
+    while (begin := _PEM.search(text, at)) is not None:
+        start = begin.end()
+        if last < start:
+            last = text.find(_PEM_END, start)
+            last = len(text) if last < 0 else last
+        is_whole = last < len(text) and last - start <= LONGEST_PEM
+        at = last if is_whole else _PEM_LINES.match(text, start).end()  # type: ignore[union-attr]
+        yield start, at
+
+
+def secrets_of(settings: Settings) -> Iterator[str]:
+    """Every secret that the settings hold."""
+    yield from settings.server.keys
+    yield from settings.server.admin_keys
+    if settings.server.node_secret:
+        yield settings.server.node_secret
+    for url in (settings.store.url, settings.store.redis, settings.telemetry.otlp):
+        yield from _of_url(url)
+    for model in settings.models:
+        for name, value in model.options.items():
+            if name in model.secret or name == "headers" or SECRET_NAME.search(name):
+                yield from _texts(value)
+            else:
+                yield from _named(value)
+
+
+def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
+    """What the environment holds under a secret's name, and the passwords of the URLs in it."""
+    for name, value in environ.items():
+        if (SECRET_NAME.search(name) or _OUTSIDE_NAME.search(name)) and len(value.strip()) >= SHORTEST_OUTSIDE:
+            yield value.strip()
+        elif "://" in value:
+            yield from (found for found in _of_url(value) if len(found) >= SHORTEST_OUTSIDE)
+
+
+def _of_url(url: str) -> Iterator[str]:
+    """The password of a URL, as it is written and as it is meant; also one that stands among its parameters."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+        named = [value for name, value in parse_qsl(parts.query) if SECRET_NAME.search(name)]
+    except ValueError:
+        return
+    for found in (*((password,) if password else ()), *named):
+        yield from dict.fromkeys((found, unquote(found)))
+
+
+def _named(value: Any) -> Iterator[str]:
+    """Secrets inside of an option that is none itself: by the names of its members, and in its URLs."""
+    if isinstance(value, str):
+        yield from _of_url(value)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner) if SECRET_NAME.search(str(name)) else _named(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _named(inner)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+        yield from (word for word in [value.removeprefix("Bearer ")] if word != value)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _pattern(value: str) -> str:
+    return re.escape(value) if len(value) >= WORD else rf"(?<![A-Za-z0-9_-]){re.escape(value)}(?![A-Za-z0-9_-])"
+
+
+def _hidden(name: str, value: Any) -> str | None:
+    return MASK if isinstance(value, str) and value and SECRET_NAME.search(name) else None
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    out: list[Span] = []
+    for left, right in sorted(spans):
+        if left == right:
+            continue
+        if out and left < out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], right))
+        else:
+            out.append((left, right))
+    return out
+
+
+def _without(text: str, spans: list[Span]) -> str:
+    out, at = [], 0
+    for left, right in spans:
+        out += [text[at:left], MASK]
+        at = right
+    return "".join([*out, text[at:]])

@@ -1,0 +1,376 @@
+"""A recorded turn run through today's code: the same request, answered by what the backend said then, with the ids and the clock of then.
+
+What is judged is what the client would get. A turn that was cut short by its client is compared as far as it went. Nothing is asked of any backend,
+nothing is fetched and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, cast
+
+from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.core.errors import ToolwireError, error_object
+from toolwire.core.events import Failure
+from toolwire.core.ids import IdFactory
+from toolwire.core.items import decode_items
+from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
+from toolwire.gateway.compaction import Seals
+from toolwire.gateway.images import ImageFetcher
+from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.observe.recording import Recording, RecordingError, event_of
+from toolwire.settings.types import MASK, JournalSettings, ParkedSettings, ServerSettings, Settings, ToolSettings
+from toolwire.store.store import Store
+from toolwire.wire.responses.decode import SUMMARY_OF
+from toolwire.wire.sse import encode
+
+MOST_DIFFERENCES = 50
+LONGEST = 4000
+LONGEST_WIRE = 2_000_000
+LONGEST_S = 30.0
+"""A recording may come from anywhere: so long it may take."""
+STALLED_S = 1.0
+"""So long a turn may go on by itself after the last thing that the backend said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """`wire_then` and `wire_now` are what the client got, and what it would get."""
+
+    differences: list[dict[str, str]] = field(default_factory=list)
+    wire_then: str = ""
+    wire_now: str = ""
+
+    @property
+    def same(self) -> bool:
+        return not self.differences
+
+    def as_json(self) -> dict[str, Any]:
+        return {"same": self.same, "differences": self.differences, "wire_then": self.wire_then, "wire_now": self.wire_now}
+
+
+def replay(recording: Recording) -> Replay:
+    """Runs the turn in an event loop of its own: not to be called from one. Raises `RecordingError` where the recording is not whole."""
+    if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
+        raise RecordingError("the turn was too large to be kept whole: it can not be replayed")
+    if any(label == "stream" and text == MASK for _, label, text in recording.wire):
+        raise RecordingError("a secret went out in pieces, which were left out of the recording: what the client got can not be compared")
+    try:
+        return _judged(recording, *asyncio.run(_run(recording)))
+    except RecordingError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError) as error:
+        raise RecordingError(f"the recording does not hold what a turn needs: {type(error).__name__}: {error}") from None
+
+
+def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Replay:
+    then_kind = recording.wire[-1][1] if recording.wire else "stream"
+    then = "".join(text for _, _, text in recording.wire)
+    found = list(_report(recording, report, kind))
+    if kind != then_kind and (now or then):
+        found.append(_difference("answer", then_kind, kind))
+    found += _compared(then_kind, then, now, whole=not _interrupted(recording))
+    return Replay(found[:MOST_DIFFERENCES], then[:LONGEST_WIRE], now[:LONGEST_WIRE])
+
+
+# --- running -----------------------------------------------------------------------------------------------------------------------------------
+
+
+async def _run(recording: Recording) -> tuple[str, str, str | None]:
+    """What comes out: as what, its text, and the report of the fields, where there is one."""
+    request = recording.request
+    played = _Played(recording)
+    gateway = Gateway(
+        _settings(recording),
+        store=cast(Store, _OldStore(request, _unstored(recording))) if request.get("stored") else None,
+        backends={played.id: played} if played.id else None,
+        ids=_minted(recording.end["ids"]),
+        clock=_clock(recording.end["clock"]),
+    )
+    gateway.images = cast(ImageFetcher, _OldImages(request.get("images") or {}, None if played.runs else played.failure))
+    gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
+    raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
+    blocks: list[bytes] = []
+    told: list[str] = []
+
+    async def answered() -> str:
+        answer = await gateway.respond(request["api"], raw, Caller(output_mode=request.get("output_mode")))
+        told.append(dict(answer.headers)[b"x-toolwire-report"].decode())
+        if answer.stream is None:
+            blocks.append(answer.body or b"")
+            return "body"
+        async for block in answer.stream:
+            blocks.append(block)
+        return "stream"
+
+    task = asyncio.ensure_future(answered())
+    stalled = asyncio.ensure_future(played.stalled.wait())
+    try:
+        await asyncio.wait({task, stalled}, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
+        if not (task.done() or stalled.done()):
+            raise RecordingError("the recording does not come to an end")
+        if not task.done():  # the client left, or the gateway ended the run by itself
+            await asyncio.wait({task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording))
+        if task.done():
+            return task.result(), b"".join(blocks).decode(), told[0]
+        return "stream" if request.get("body", {}).get("stream") else "body", b"".join(blocks).decode(), told[0] if told else None
+    except ToolwireError as error:
+        return "error", encode(error_object(error.failure)).decode(), None
+    finally:
+        stalled.cancel()
+        task.cancel()
+        with suppress(BaseException):
+            await task
+        await gateway.close()
+
+
+def _settings(recording: Recording) -> Settings:
+    known = {one.name for one in fields(ToolSettings)}
+    tools = ToolSettings(**{name: value for name, value in recording.request.get("tools", {}).items() if name in known})
+    commit_after_s, is_open = 0 if recording.end.get("committed") else 3600, bool(recording.request.get("open_responses"))
+    server = ServerSettings(commit_after_s=commit_after_s, open_responses=is_open)
+    return Settings(server=server, tools=tools, parked=ParkedSettings(max_per_key=0), journal=JournalSettings(contents="off"))
+
+
+def _interrupted(recording: Recording) -> bool:
+    return bool(recording.end["turn"].get("cancelled")) or recording.end["turn"].get("state") == "running"
+
+
+def _grace(recording: Recording) -> float:
+    return min(float(recording.request.get("tools", {}).get("stop_grace_ms", 0)) / 1000, LONGEST_S)
+
+
+def _minted(recorded: list[str]) -> IdFactory:
+    """The ids of then, in the order of each prefix; beyond them, ones that can be told from them."""
+    left, extra = list(recorded), Counter[str]()
+
+    def mint(prefix: str) -> str:
+        for place, id in enumerate(left):
+            if id.startswith(prefix):
+                return left.pop(place)
+        extra[prefix] += 1
+        return f"{prefix}replay{extra[prefix]}"
+
+    return mint
+
+
+def _clock(recorded: list[float]) -> Callable[[], float]:
+    left = deque(recorded or [0.0])
+    return lambda: left.popleft() if len(left) > 1 else left[0]
+
+
+class _Played:
+    """A backend that says what was said then. Runs begin in the order in which they began; with several at once, batches come in theirs."""
+
+    aliases: tuple[str, ...] = ()
+
+    def __init__(self, recording: Recording) -> None:
+        request, end = recording.request, recording.end
+        self.id: str = request.get("backend") or ""
+        self.failure = cast("Failure | None", event_of(end["failure"])) if end.get("failure") else None
+        self.stalled = asyncio.Event()
+        """A run has nothing more to say, and did not come to an end."""
+        self._effort: str | None = request.get("effort")
+        self._offers = [(offer["strategy"], _capabilities(offer["capabilities"])) for offer in request.get("offers", ())]
+        self._place = 0
+        self._committed = bool(end.get("committed"))
+        runs: list[str] = end["runs"]
+        died = {number for number, how in enumerate(runs) if how == "resume" and "open" in runs[number + 1 :]}
+        self.runs = deque(number for number in range(len(runs)) if number not in died)
+        self._rows = deque((run, [event_of(event) for event in events]) for _, run, events in recording.batches if run not in died)
+        self._left = Counter(run for run, _ in self._rows)
+        self._over: set[int] = set()
+        self._moved = asyncio.Event()
+
+    @property
+    def strategy(self) -> Strategy:
+        return cast(Strategy, self._offers[self._place][0]) if self._offers else "native"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._offers[self._place][1] if self._offers else Capabilities(images=True)
+
+    def alias(self, name: str) -> str | None:
+        return self._effort or ""
+
+    async def prepare(self) -> None:
+        if not self._offers and self.failure is not None:
+            raise ToolwireError.of(self.failure)
+
+    async def ready(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+    def open(self, turn: Turn) -> _PlayedRun:
+        return _PlayedRun(self, turn)
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        if not self.runs and self.failure is not None:
+            raise ToolwireError.of(self.failure)  # it was refused for a reason that was not the backend's
+        number = self.runs.popleft() if self.runs else -1
+        if self._committed:
+            await asyncio.sleep(0.02)
+        try:
+            while (batch := await self._next(number)) is not None:
+                first = batch[0] if batch else None
+                if isinstance(first, Failure) and first.kind == "tools_unsupported":
+                    self._place = min(self._place + 1, len(self._offers) - 1)
+                yield batch
+            self.stalled.set()
+            await asyncio.Event().wait()
+        finally:
+            self._over.add(number)
+            self._move()
+
+    async def _next(self, run: int) -> Batch | None:
+        while self._left[run]:
+            while self._rows and self._rows[0][0] in self._over:
+                self._rows.popleft()
+            if self._rows and self._rows[0][0] == run:
+                self._left[run] -= 1
+                batch = self._rows.popleft()[1]
+                self._move()
+                return list(batch)
+            await self._moved.wait()
+        return None
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+
+class _PlayedRun:
+    """A live run of one response: it is never parked."""
+
+    pending: tuple[str, ...] = ()
+
+    def __init__(self, played: _Played, turn: Turn) -> None:
+        self._played = played
+        self._turn = turn
+
+    def segment(self) -> AsyncGenerator[Batch, None]:
+        return self._played.run(self._turn)
+
+    async def answer(self, results: Mapping[str, Result]) -> None:
+        pass
+
+    async def cancel(self) -> None:
+        pass
+
+
+def _capabilities(given: dict[str, Any]) -> Capabilities:
+    held: dict[str, Any] = {}
+    for one in fields(Capabilities):
+        if one.name in given:
+            value = given[one.name]
+            sets = one.name in ("constrain", "fields")
+            held[one.name] = frozenset(value) if sets else tuple(value) if isinstance(value, list) else value
+    return Capabilities(**held)
+
+
+class _OldStore:
+    """What the store said then; what would be stored is let go. `full`: it could not be stored then."""
+
+    path = ":memory:"
+
+    def __init__(self, request: dict[str, Any], full: bool) -> None:
+        self._request = request
+        self._full = full
+
+    async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
+        return decode_items(json.dumps(self._request["previous"]).encode()) if "previous" in self._request else None
+
+    async def referenced(self, ids: list[str], key_id: str) -> dict[str, Any]:
+        return dict(self._request.get("references") or {})
+
+    async def put(self, stored: Any) -> None:
+        if self._full:
+            raise ToolwireError("overloaded", "It could not be stored then.")
+
+    async def run(self, work: object, action: str) -> dict[str, Any]:
+        """What a replay uses is not counted."""
+        return {}
+
+
+def _unstored(recording: Recording) -> bool:
+    """Whether a stream said that its response could not be stored."""
+    return bool(recording.wire) and recording.wire[-1][2].startswith(': {"stored":false}')
+
+
+class _OldImages:
+    """The images that were fetched then."""
+
+    def __init__(self, fetched: dict[str, str], failure: Failure | None) -> None:
+        self._fetched = fetched
+        self._failure = failure
+
+    async def inline(self, turn: Turn) -> Turn:
+        if self._failure is not None and not self._fetched and turn.images():
+            raise ToolwireError.of(self._failure)
+
+        def item(one: Item) -> Item:
+            if not isinstance(one, Message | Result):
+                return one
+            parts = (replace(part, url=self._fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in one.parts)
+            return replace(one, parts=tuple(parts))
+
+        return replace(turn, items=tuple(map(item, turn.items))) if self._fetched else turn
+
+
+class _OldSeals:
+    """The summaries that were opened then."""
+
+    def __init__(self, references: dict[str, Any]) -> None:
+        self._references = references
+
+    async def open(self, sealed: str, key_id: str) -> str | None:
+        item = self._references.get(sealed)
+        return None if item is None else str(item["content"][0]["text"]).removeprefix(SUMMARY_OF)
+
+
+# --- comparing ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def _difference(where: str, then: str, now: str) -> dict[str, str]:
+    return {"where": where, "then": then[:LONGEST], "now": now[:LONGEST]}
+
+
+def _report(recording: Recording, now: str | None, kind: str) -> Iterator[dict[str, str]]:
+    then = recording.plans[-1]["told"] if recording.plans else None
+    if now is not None and then is not None and now.removesuffix("store=failed").removesuffix("; ") != then:
+        yield _difference("report", then, now)
+
+
+def _compared(kind: str, then: str, now: str, whole: bool) -> Iterator[dict[str, str]]:
+    if then == now:
+        return
+    if kind == "stream":
+        before, after = then.split("\n\n"), now.split("\n\n")
+        count = max(len(before), len(after)) if whole else max(0, len(before) - 1)
+        for place in range(count):
+            old, new = (side[place] if place < len(side) else "" for side in (before, after))
+            if old != new:
+                yield _difference(f"wire {place + 1}", old, new)
+    else:
+        try:
+            yield from _json_differences(kind, json.loads(then or "null"), json.loads(now or "null"))
+        except ValueError:
+            yield _difference(kind, then, now)
+
+
+def _json_differences(where: str, then: Any, now: Any) -> Iterator[dict[str, str]]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in {**then, **now}:
+            yield from _json_differences(f"{where}.{key}", then.get(key), now.get(key))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for place, (old, new) in enumerate(zip(then, now, strict=True)):
+            yield from _json_differences(f"{where}[{place}]", old, new)
+    elif then != now:
+        yield _difference(where, json.dumps(then), json.dumps(now))

@@ -1,0 +1,123 @@
+"""The first run: what on this machine could serve, when no model is configured.
+
+Each look is a row of `LOOKS`: quick, quiet, and without asking a model anything. What is found is offered under plain ids, the embedded model first
+and the scripted demo last, so that there is always something to talk to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from toolwire.settings.types import DEFAULT_MODELS, ModelSettings, Settings
+
+LOOK_S = 1.0
+Found = list[ModelSettings]
+Environment = Mapping[str, str]
+
+# Servers on this machine: id, profile, the environment variable that may name another address.
+SERVERS: tuple[tuple[str, str, str], ...] = (
+    ("ollama", "ollama", "OLLAMA_HOST"),
+    ("lmstudio", "lmstudio", "LMSTUDIO_HOST"),
+)
+
+# Keys in the environment: id, variables (the first that is set counts), backend, options.
+KEYS: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
+    ("openai", ("OPENAI_API_KEY",), "openai", {"profile": "openai", "model": "*"}),
+    ("openrouter", ("OPENROUTER_API_KEY",), "openai", {"profile": "openrouter", "model": "*"}),
+    ("anthropic", ("ANTHROPIC_API_KEY",), "hosted", {"model": "anthropic:*"}),
+    ("google", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "hosted", {"model": "google:*"}),
+)
+
+
+async def _embedded(environ: Environment) -> Found:
+    from toolwire.backends.local.pull import available
+
+    return [ModelSettings("local", "local")] if available() else []
+
+
+async def _codex(environ: Environment) -> Found:
+    """Codex on PATH with a login; whether it is still good is for `doctor` to say."""
+    home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".codex")
+    found = shutil.which("codex", path=environ.get("PATH")) and (home / "auth.json").is_file()
+    return [ModelSettings("codex", "codex")] if found else []
+
+
+async def _servers(environ: Environment) -> Found:
+    found = await asyncio.gather(*(_server(*row, environ) for row in SERVERS))
+    return [one for one in found if one is not None]
+
+
+async def _server(id: str, profile: str, variable: str, environ: Environment) -> ModelSettings | None:
+    from toolwire.backends.openai.backend import answers
+    from toolwire.backends.openai.profiles import PROFILES
+
+    base_url = address(environ.get(variable, ""), PROFILES[profile].base_url)
+    if not await answers(base_url, LOOK_S):
+        return None
+    return ModelSettings(id, "openai", {"profile": profile, "base_url": base_url, "model": "*"})
+
+
+def address(named: str, default: str) -> str:
+    """The base URL that a variable such as OLLAMA_HOST means: a host, a host with a port, or a URL."""
+    named = named.strip().rstrip("/")
+    if not named:
+        return default
+    scheme, _, host = named.rpartition("://")
+    if ":" not in host.rpartition("]")[2]:
+        host += ":" + default.rpartition(":")[2].partition("/")[0]
+    host = host.replace("0.0.0.0", "127.0.0.1")
+    return f"{scheme or 'http'}://{host.partition('/')[0]}/v1"
+
+
+def key_in(environ: Environment, variables: tuple[str, ...]) -> tuple[str, str]:
+    """The first variable that is set, and its key; both empty where none is."""
+    return next(((name, key) for name in variables if (key := environ.get(name, "").strip())), ("", ""))
+
+
+def is_key(text: str) -> bool:
+    """Whether a header can carry it."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+async def _keys(environ: Environment) -> Found:
+    out = []
+    for id, variables, backend, options in KEYS:
+        _, key = key_in(environ, variables)
+        if is_key(key) and (backend != "hosted" or importlib.util.find_spec("pydantic_ai") is not None):
+            out.append(ModelSettings(id, backend, {**options, "api_key": key}, frozenset({"api_key"})))
+    return out
+
+
+async def _cursor(environ: Environment) -> Found:
+    """Cursor, where there is a key and a bridge."""
+    from toolwire.backends.cursor import CursorOptions
+    from toolwire.backends.cursor.find import find_bridge
+    from toolwire.core.errors import ToolwireError
+
+    if not environ.get("CURSOR_API_KEY"):
+        return []
+    try:
+        find_bridge(CursorOptions(), environ)
+    except ToolwireError:
+        return []
+    return [ModelSettings("cursor", "cursor", {"model": "*"})]
+
+
+LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (_embedded, _codex, _cursor, _servers, _keys)
+
+
+async def discover(environ: Environment | None = None) -> tuple[ModelSettings, ...]:
+    """Every model that this machine offers by itself."""
+    found = await asyncio.gather(*(look(os.environ if environ is None else environ) for look in LOOKS))
+    return (*(model for models in found for model in models), *DEFAULT_MODELS)
+
+
+def with_discovered(settings: Settings) -> Settings:
+    """The settings, with the models that this machine offers if none is configured."""
+    return replace(settings, models=asyncio.run(discover())) if settings.models is DEFAULT_MODELS else settings

@@ -1,0 +1,429 @@
+"""Loads the settings: finds the file, reads file and environment, checks every value, resolves secrets.
+
+Each layer (file, flags of older proxies, environment, command line) becomes `Given` values under a path such as ("server", "port"); a later layer
+wins by path. Every value remembers where it was written, so that a complaint is one line: where, which key, what was expected. A table given in the
+environment (`TOOLWIRE_MODELS`) replaces the file's table; `TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one of its options.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from toolwire.backends.registry import BACKENDS
+from toolwire.settings.types import DEFAULT_MODELS, RANGES, SECTIONS, ConfigError, ModelSettings, ServerSettings, Settings, is_loopback
+
+FILE_NAME = "toolwire.toml"
+ENVIRONMENT_PREFIX = "TOOLWIRE_"
+Key = tuple[str, ...]
+
+TRUE = ("true", "1", "yes", "on")
+FALSE = ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and where it was written. `text`: it came as a string that still has to be read as its key's type."""
+
+    value: Any
+    where: str
+    text: bool = False
+    folder: Path | None = None
+
+
+# --- flags of older proxies: (environment name, path, meanings) ----------------------------------------------------------------------------------
+# `meanings` translates the flag's own words; None passes the text on, to be read as the setting's type. Later rows win over earlier ones, except that
+# a stop flag switched off stays off whatever the mode says.
+
+_SWITCH = {**dict.fromkeys(TRUE, "true"), **dict.fromkeys(FALSE, "false")}
+_TAIL = {**dict.fromkeys(TRUE, "on"), **dict.fromkeys(FALSE, "off"), "auto": "auto"}
+_STOP_MODE = {"burst": "burst", "first": "first"}
+_STOP = {**dict.fromkeys(TRUE, "burst"), **dict.fromkeys(FALSE, "off"), **_STOP_MODE}
+
+SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
+    ("PROXY_STOP_AFTER_TOOLS", ("tools", "stop_after"), _STOP),
+    ("PROXY_STOP_AFTER_TOOLS_MODE", ("tools", "stop_after"), _STOP_MODE),
+    ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", ("tools", "stop_grace_ms"), None),
+    ("PROXY_SUPPRESS_TAIL_AFTER_TOOLS", ("tools", "suppress_tail"), _TAIL),
+    ("PROXY_ENABLE_PARALLEL_TOOL_CALLS", ("tools", "parallel"), _SWITCH),
+    ("PROXY_TOOL_BLOCK_MAX", ("tools", "max_calls"), None),
+    ("PROXY_TOOL_BLOCK_DEDUP", ("tools", "dedup"), _SWITCH),
+    ("PROXY_TOOL_BLOCK_DELIMITER", ("tools", "delimiter"), None),
+    ("PROXY_OUTPUT_MODE", ("tools", "output_mode"), None),
+    ("PROXY_API_KEY", ("server", "keys"), None),
+    ("PORT", ("server", "port"), None),
+    ("PROXY_HOST", ("server", "host"), None),
+)
+
+
+def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True) -> Settings:
+    """The settings in force. `path` is the command line's file; `overrides` are dotted keys such as {"server.port": 0}. `exposed`: raises where other
+    machines would reach a server without keys.
+    """
+    given: dict[Key, Given] = {}
+    file = find_file(path, environ)
+    if file is not None:
+        given.update(_from_file(file))
+    given.update(_from_seed_flags(environ))
+    _add_environment(given, environ)
+    _add_codex_flags(given, environ)
+    for dotted, value in overrides.items():
+        given[tuple(dotted.split("."))] = Given(value, "command line")
+    sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
+    settings = Settings(**sections, models=_models(given, environ) or DEFAULT_MODELS, file=str(file.resolve()) if file is not None else "")
+    if exposed:
+        check_exposure(settings.server)
+    return settings
+
+
+def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
+    """`--config`, then TOOLWIRE_CONFIG, then the working directory, then the user's config directory. A file that was named must be there."""
+    for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
+        if named:
+            file = Path(named).expanduser()
+            if not file.is_file():
+                raise ConfigError(f"{by}: there is no file {named}")
+            return file
+    home = environ.get("HOME", "")
+    config_home = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    candidates = [Path(FILE_NAME)] + ([Path(config_home) / "toolwire" / FILE_NAME] if config_home else [])
+    return next((file for file in candidates if file.is_file()), None)
+
+
+# --- layers ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _from_file(file: Path) -> dict[Key, Given]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: can not be read: {error.strerror}") from error
+    out: dict[Key, Given] = {}
+    folder = file.resolve().parent
+    for section, table in document.items():
+        _know(section, [*SECTIONS, "models"], str(file), "section", "")
+        if not isinstance(table, dict):
+            raise ConfigError(f"{file}: {section}: expected a table [{section}], got {_show(table)}")
+        out.update(_flatten((section,), table, str(file), folder))
+    return out
+
+
+def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
+    """A section's table as values by path. A model's table is opened too: its options are keys of their own."""
+    out: dict[Key, Given] = {}
+    for key, value in table.items():
+        if path == ("models",):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: models.{key}: expected a table [models.{key}], got {_show(value)}")
+            out.update({("models", key, option): Given(v, where, folder=folder) for option, v in value.items()})
+        else:
+            out[(*path, key)] = Given(value, where, folder=folder)
+    return out
+
+
+def _from_seed_flags(environ: Mapping[str, str]) -> dict[Key, Given]:
+    out: dict[Key, Given] = {}
+    for name, path, meanings in SEED_FLAGS:
+        text = environ.get(name, "").strip()
+        if not text:
+            continue
+        if meanings is not None:
+            if text.lower() not in meanings:
+                raise ConfigError(f"environment {name}: expected {_one_of(dict.fromkeys(meanings))}, got {_show(text)}")
+            text = meanings[text.lower()]
+        if name == "PROXY_STOP_AFTER_TOOLS_MODE" and path in out and out[path].value == "off":
+            continue
+        value: Any = text
+        if name == "PROXY_API_KEY":
+            value = [text]
+        elif name == "PROXY_TOOL_BLOCK_DELIMITER":
+            value = "\n\n" if text.lower() == "true" else environ[name].replace("\\n", "\n")
+        out[path] = Given(value, f"environment {name}", text=isinstance(value, str))
+    return out
+
+
+CODEX_FLAGS = {"CODEX_BIN": "bin", "CODEX_HOME": "home", "CODEX_MODEL": "model"}
+
+
+def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
+    """Codex's own variables, for every model with that backend; they beat the file, and a `TOOLWIRE_…` name beats them."""
+    models = [path[1] for path, one in given.items() if path[0] == "models" and path[2:] == ("backend",) and one.value == "codex"]
+    for model in models:
+        for name, option in CODEX_FLAGS.items():
+            path = ("models", model, option)
+            if environ.get(name) and not (path in given and given[path].where.startswith(f"environment {ENVIRONMENT_PREFIX}")):
+                given[path] = Given(environ[name], f"environment {name}", text=True)
+
+
+def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
+    """`TOOLWIRE_…` names, whole tables before single keys, so that the more exact name wins."""
+    names = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX)]
+    for name in sorted(names, key=lambda n: (n.count("__"), n)):
+        parts = name[len(ENVIRONMENT_PREFIX) :].split("__")
+        section = parts[0].lower()
+        where = f"environment {name}"
+        if len(parts) == 1 and section not in (*SECTIONS, "models"):
+            continue  # TOOLWIRE_CONFIG, TOOLWIRE_API_KEY and whatever else a person keeps under this prefix
+        _know(section, [*SECTIONS, "models"], where, "section", "")
+        if len(parts) == 1:
+            table = _json(environ[name], dict, "a JSON object", where)
+            if section == "models":
+                for path in [path for path in given if path[0] == "models"]:
+                    del given[path]
+            given.update(_flatten((section,), table, where))
+        elif section == "models":
+            _add_model_environment(given, parts[1:], environ[name], where)
+        elif len(parts) == 2:
+            given[(section, parts[1].lower())] = Given(environ[name], where, text=True)
+        else:
+            raise ConfigError(f"{where}: unknown key; the names are TOOLWIRE_SECTION__KEY")
+
+
+def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str, where: str) -> None:
+    known = {path[1] for path in given if path[0] == "models"}
+    model = next((m for m in known if m == parts[0] or re.sub(r"\W", "_", m).upper() == parts[0].upper()), parts[0].lower())
+    if len(parts) == 1:
+        for path in [path for path in given if path[:2] == ("models", model)]:
+            del given[path]
+        given.update(_flatten(("models",), {model: _json(text, dict, "a JSON object", where)}, where))
+    elif len(parts) == 2:
+        given[("models", model, parts[1].lower())] = Given(text, where, text=True)
+    else:
+        raise ConfigError(f"{where}: unknown key; the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON")
+
+
+# --- sections ----------------------------------------------------------------------------------------------------------------------------------
+
+KEY_LISTS = {("server", "keys"), ("server", "admin_keys")}
+SECRET_KEYS = {*KEY_LISTS, ("store", "url"), ("store", "redis"), ("server", "node_secret"), ("telemetry", "otlp")}
+
+
+def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Mapping[str, str]) -> Any:
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for path, entry in given.items():
+        if path[0] != name:
+            continue
+        key = path[1]
+        _know(key, list(hints), entry.where, "key", f"{name}.")
+        value = convert(entry, hints[key], f"{name}.{key}")
+        if path in SECRET_KEYS:
+            value = _resolve(value, entry, f"{name}.{key}", environ)[0]
+        low, high = RANGES.get((name, key), (None, None))
+        if low is not None and high is not None and not low <= value <= high:
+            raise ConfigError(f"{entry.where}: {name}.{key}: expected a number from {low:g} to {high:g}, got {value:g}")
+        if path in KEY_LISTS and any(not k.strip() for k in value):
+            raise ConfigError(f"{entry.where}: {name}.{key}: a key can not be empty")
+        values[key] = value
+    return cls(**values)
+
+
+def convert(entry: Given, hint: Any, key: str) -> Any:
+    """The value as its key's type, or a ConfigError. Knows str, int, float, bool, tuple[str, ...] and Literal: what the sections are made of."""
+    value, where = entry.value, f"{entry.where}: {key}"
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        if value not in choices:
+            raise ConfigError(f"{where}: expected {_one_of(choices)}, got {_show(entry.value)}")
+        return value
+    if get_origin(hint) is tuple:
+        if entry.text:
+            value = _json(value, list, 'a JSON list of strings, such as ["a", "b"]', where)
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+            raise ConfigError(f"{where}: expected a list of strings, got {_shown(key, value)}")
+        return tuple(value)
+    if entry.text:
+        value = _read_text(value, hint)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool) or value != value:
+        raise ConfigError(f"{where}: expected {_TYPE_NAMES[hint]}, got {_shown(key, entry.value)}")
+    return value
+
+
+_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def _read_text(text: str, hint: Any) -> Any:
+    """Environment text as the type; text that does not read stays text, and `convert` complains about it."""
+    if hint is bool:
+        lowered = text.strip().lower()
+        return True if lowered in TRUE else False if lowered in FALSE else text
+    if hint in (int, float):
+        try:
+            return hint(text.strip())
+        except ValueError:
+            return text
+    return text
+
+
+# --- models ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _models(given: Mapping[Key, Given], environ: Mapping[str, str]) -> tuple[ModelSettings, ...]:
+    tables: dict[str, dict[str, Given]] = {}
+    for path, entry in given.items():
+        if path[0] == "models":
+            tables.setdefault(path[1], {})[path[2]] = entry
+    return tuple(_model(name, table, environ) for name, table in tables.items())
+
+
+def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> ModelSettings:
+    first = next(iter(table.values()))
+    backend = table.pop("backend", None)
+    if not name.strip():
+        raise ConfigError(f"{first.where}: a model needs a name: [models.NAME]")
+    if backend is None:
+        raise ConfigError(f"{first.where}: models.{name}: backend is missing: one of {', '.join(BACKENDS)}")
+    if not isinstance(backend.value, str):
+        raise ConfigError(f"{backend.where}: models.{name}.backend: expected a string, got {_show(backend.value)}")
+    _know(backend.value, list(BACKENDS), f"{backend.where}: models.{name}", "backend", "")
+    options: dict[str, Any] = {}
+    secret: set[str] = set()
+    hints = _option_hints(backend.value) if any(entry.text for entry in table.values()) else {}
+    for key, entry in table.items():
+        value = _read_option(entry.value, hints.get(key)) if entry.text else entry.value
+        options[key], found = _resolve(value, entry, f"models.{name}.{key}", environ)
+        if found:
+            secret.add(key)
+    _check_options(name, backend.value, options, next(iter(table.values()), backend).where)
+    return ModelSettings(name, backend.value, options, frozenset(secret))
+
+
+def _option_hints(backend: str) -> dict[str, Any]:
+    """The types of the backend's options, from its own table."""
+    registry = _registry()
+    if registry is None or backend not in registry.BACKENDS:
+        return {}
+    module, options, _ = registry.BACKENDS[backend]
+    return get_type_hints(getattr(importlib.import_module(module), options))
+
+
+def _read_option(text: str, hint: Any) -> Any:
+    """Environment text as the option's type. Where that is a list, a table or unknown: JSON if it reads as JSON, else the text."""
+    kinds = {kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)} if get_origin(hint) in (Union, UnionType) else {hint}
+    if str in kinds or any(get_origin(kind) is Literal for kind in kinds):
+        return text
+    for kind in (bool, int, float):
+        if kind in kinds:
+            return _read_text(text, kind)
+    if re.fullmatch(r"\s*(\[.*\]|\{.*\}|true|false|-?\d+(\.\d+)?)\s*", text, re.DOTALL):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
+def _registry() -> Any:
+    """The table of backends; imported late, because it is the backends' and settings must be readable without them."""
+    try:
+        return importlib.import_module("toolwire.backends.registry")
+    except ModuleNotFoundError:
+        return None
+
+
+def _check_options(name: str, backend: str, options: dict[str, Any], where: str) -> None:
+    registry = _registry()
+    if registry is None:
+        return
+    try:
+        registry.check(backend, options)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{where}: models.{name}: {error}") from error
+
+
+# --- secrets and exposure ----------------------------------------------------------------------------------------------------------------------
+
+
+def _resolve(value: Any, entry: Given, key: str, environ: Mapping[str, str]) -> tuple[Any, bool]:
+    """The value with every `env:NAME` and `file:PATH` in it replaced, and whether there was one."""
+    if isinstance(value, str):
+        kind, colon, name = value.partition(":")
+        if colon and kind in ("env", "file"):
+            return _secret(kind, name, entry, f"{entry.where}: {key}", environ), True
+        return value, False
+    if isinstance(value, dict):
+        pairs = {k: _resolve(v, entry, f"{key}.{k}", environ) for k, v in value.items()}
+        return {k: v for k, (v, _) in pairs.items()}, any(found for _, found in pairs.values())
+    if isinstance(value, list | tuple):
+        entries = [_resolve(v, entry, key, environ) for v in value]
+        return type(value)(v for v, _ in entries), any(found for _, found in entries)
+    return value, False
+
+
+def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str, str]) -> str:
+    if kind == "env":
+        if not environ.get(name, "").strip():
+            raise ConfigError(f"{where}: the environment variable {name} is {'empty' if name in environ else 'not set'}")
+        return environ[name].strip()
+    file = Path(name).expanduser()
+    if not file.is_absolute() and entry.folder is not None:
+        file = entry.folder / file
+    try:
+        text = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: the secret file {file} can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+    if not text:
+        raise ConfigError(f"{where}: the secret file {file} is empty")
+    return text
+
+
+def check_exposure(server: ServerSettings) -> None:
+    """Raises where other machines, or any web page, would reach a server without keys."""
+    if server.keys or server.admin_keys:
+        return
+    if not is_loopback(server.host):
+        raise ConfigError(
+            f"server.host: {server.host} can be reached from other machines, which needs at least one key: "
+            'server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'
+        )
+    if "*" in server.origins:
+        raise ConfigError('server.origins: "*" lets every web page in, which needs at least one key in server.keys, or by toolwire keys add')
+
+
+# --- words -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _know(word: str, known: list[str], where: str, what: str, prefix: str) -> None:
+    if word in known:
+        return
+    near = difflib.get_close_matches(word, known, 1, 0.5)
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(known)}"
+    raise ConfigError(f"{where}: unknown {what} {prefix}{word}; {hint}")
+
+
+def _json(text: str, cls: type[Any], expected: str, where: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, cls):
+        raise ConfigError(f"{where}: expected {expected}")
+    return value
+
+
+def _one_of(choices: Iterable[str]) -> str:
+    return " or ".join(f'"{choice}"' for choice in choices)
+
+
+def _shown(key: str, value: Any) -> str:
+    """As `_show`; but a secret never stands in a message."""
+    return "something else" if tuple(key.split(".")) in SECRET_KEYS else _show(value)
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"

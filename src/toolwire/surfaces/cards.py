@@ -1,0 +1,120 @@
+"""What a person is shown of a question: rows of (style, text), which a screen draws in colours or plainly. Pure.
+
+A card says who asks, for which tool, with which arguments, and what would be shared or changed. All of it is foreign text, and is shown as `shown`
+makes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from toolwire.core.shown import LONGEST, clean, one_line, size
+from toolwire.tools.contract import Approval, Outcome, Preview, Tool, ToolCall, Touched, privacy_note, problem_note
+
+Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
+Row = tuple[Style, str]
+
+MOST_LINES = 40
+"""So many lines of a diff, and so many files, stand on a card; the rest is a key away."""
+MOST_ARGUMENT = 400
+
+
+def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
+    """The question as rows; the first is its title. `place` tells its place among the questions of a turn; `whole` leaves nothing out."""
+    name = one_line(approval.tool, 80)
+    title = f"{name}: which results may be shared?" if approval.stage == "share" else f"{name}: {tool.title if tool else 'a tool call'}"
+    rows: list[Row] = [("title", f"{place + '  ' if place else ''}{title}")]
+    if tool is not None and approval.stage == "run":
+        rows.append(("plain", one_line(tool.purpose)))
+    rows.append(("dim", f"asked by {one_line(approval.model, 80)} ({approval.id})"))
+    rows += [("label", "Arguments"), *_arguments(approval.arguments, whole)]
+    rows += body(approval.shown, whole=whole)
+    if note := problem_note(approval.shown, one_line(approval.model, 80)):
+        rows += [("warning", f"This call cannot work: {one_line(approval.shown.problem, 600)}"), ("warning", note)]
+    if tool is not None and (note := privacy_note(tool.effect, approval.stage, one_line(approval.model, 80))):
+        rows.append(("warning", note))
+    return rows
+
+
+def body(shown: Preview, *, whole: bool = False) -> list[Row]:
+    """What would be touched: files with sizes and snippets, and the diff."""
+    rows: list[Row] = [("plain", one_line(shown.summary, 400))] if shown.summary else []
+    if shown.touched:
+        rows.append(("label", "Results" if any(one.snippet for one in shown.touched) else "Files"))
+        some = shown.touched if whole else shown.touched[:MOST_LINES]
+        for number, one in enumerate(some, 1):
+            rows.append(("path", f"{number:>3}. {touched(one)}"))
+            if one.snippet:
+                rows.append(("dim", f"     {one_line(one.snippet, 600)}"))
+        rows += _more(len(shown.touched) - len(some), "files")
+    if shown.diff:
+        rows.append(("label", "Changes"))
+        lines = clean(shown.diff).splitlines()
+        rows += [(_diff_style(line), line) for line in (lines if whole else lines[:MOST_LINES])]
+        rows += _more(0 if whole else len(lines) - MOST_LINES, "lines")
+    return rows
+
+
+def clipped(approval: Approval) -> bool:
+    """Whether a card leaves something out."""
+    shown = approval.shown
+    longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
+    return len(shown.touched) > MOST_LINES or len(shown.diff.splitlines()) > MOST_LINES or longest > MOST_ARGUMENT
+
+
+def touched(one: Touched) -> str:
+    told = one_line(one.reason or "not found") if one.missing else size(one.size) if one.size is not None else ""
+    return one_line(one.path, 300) + (f"  ({told})" if told else "")
+
+
+def _more(count: int, what: str) -> list[Row]:
+    return [("warning", f"… and {count} more {what}: v shows them")] if count > 0 else []
+
+
+def _arguments(arguments: Mapping[str, Any], whole: bool) -> list[Row]:
+    rows: list[Row] = []
+    for key, value in arguments.items():
+        written = _written(value)
+        told = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
+        rows.append(("plain", f"  {one_line(str(key), 80)}: " + (f'"{told}"' if isinstance(value, str) else told)))
+        if not whole and len(written) > MOST_ARGUMENT:
+            rows.append(("warning", f"  … {len(written):,} characters: v shows all"))
+    return rows or [("dim", "  none")]
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _diff_style(line: str) -> Style:
+    if line.startswith(("+++", "---", "@@")):
+        return "hunk"
+    return "added" if line.startswith("+") else "removed" if line.startswith("-") else "plain"
+
+
+# --- lines that are no question --------------------------------------------------------------------------------------------------------------------
+
+
+def called(calls: Iterable[ToolCall]) -> list[Row]:
+    """The calls of a round, a line each."""
+    return [("dim", f"⚙ {one_line(call.name, 80)} {one_line(call.arguments, 120)}") for call in calls]
+
+
+def did(outcome: Outcome) -> list[Row]:
+    """What became of a call: what was shared or changed and what could not be read, or the notice."""
+    if outcome.status == "done":
+        unread: list[Row] = [("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}") for path, reason in outcome.unread[:5]]
+        unread += [("warning", f"not read: {len(outcome.unread) - 5} more")] if len(outcome.unread) > 5 else []
+        if unread and not outcome.shared:
+            return [("dim", f"{one_line(outcome.call.name, 80)}: nothing was read"), *unread]
+        told = f": {', '.join(one_line(path, 80) for path in outcome.shared[:5])}" if outcome.shared else ""
+        more = f" and {len(outcome.shared) - 5} more" if len(outcome.shared) > 5 else ""
+        return [("dim", f"✓ {one_line(outcome.call.name, 80)}{told}{more}"), *unread]
+    return [("warning", one_line(outcome.notice, 300))] if outcome.notice else []
+
+
+def plain(rows: Sequence[Row]) -> str:
+    """The rows as text without colours."""
+    return "\n".join(f"== {text}" if style == "title" else text for style, text in rows)

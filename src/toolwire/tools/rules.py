@@ -1,0 +1,74 @@
+"""--allow rules: what may run without a person at the keys. `TOOL`, or `TOOL:GLOB` for what touches only paths of that pattern.
+
+A rule for a search lets it run, over what fits its pattern and nothing else, and shares the results whose path fits. Where things can be picked,
+those that fit are picked; where they can not, all must fit. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from toolwire.settings.types import ConfigError
+from toolwire.tools.contract import Approval, Decision, Effect
+
+# --- patterns ------------------------------------------------------------
+#
+# Patterns of paths, as rules have them: `*` and `?` stay within one folder, `**` crosses folders, case
+# counts. Pure.
+
+_PIECES = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def compiled(glob: str) -> re.Pattern[str]:
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    return re.compile("".join(_PIECES.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
+
+
+def fits(pattern: re.Pattern[str], path: str) -> bool:
+    """Whether the pattern names the path; one that steps out of its folder fits none."""
+    return not {"", ".", ".."} & set(path.split("/")) and "\\" not in path and pattern.fullmatch(path) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    written: str
+    tool: str
+    glob: str = ""
+    pattern: re.Pattern[str] | None = None
+
+    def allows(self, path: str) -> bool:
+        return self.pattern is None or fits(self.pattern, path)
+
+
+def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
+    """The rules of a command line. Raises `ConfigError` for a tool that there is not."""
+    names = list(known)
+    rules = []
+    for one in written:
+        tool, colon, glob = one.partition(":")
+        if tool not in names:
+            near = get_close_matches(tool, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none, there is no vault'}"
+            raise ConfigError(f"--allow {one}: there is no tool {tool or '(empty)'}; {hint}")
+        if colon and not glob:
+            raise ConfigError(f"--allow {one}: a pattern is missing behind the colon")
+        rules.append(Rule(one, tool, glob, compiled(glob) if glob else None))
+    return rules
+
+
+def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
+    """What the rules say to a question, and which rule said it. Where none does: no, and why. A search is judged by what it finds."""
+    shown = approval.shown
+    meant = [rule for rule in rules if rule.tool == approval.tool]
+    whole = any(rule.pattern is None for rule in meant)
+    fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
+    by = f"rule {', '.join(rule.written for rule in meant)}"
+    if meant and shown.pick and (fitting or not shown.touched or whole or approval.stage == "share"):  # a search that found nothing that fits has run
+        return Decision(True, picked=fitting, standing=True), by
+    searches = effect == "search" and approval.stage == "run"
+    if meant and not shown.pick and (shown.touched or whole or searches) and len(fitting) == len(shown.touched):
+        return Decision(True, within=tuple(rule.glob for rule in meant) if searches and not whole else (), standing=True), by
+    return Decision(False, reason="no --allow rule covers this call, and there is nobody to ask"), "no rule"

@@ -1,0 +1,268 @@
+"""ToolCallAggregator: payloads in any known shape → immutable call records and the deltas a wire may send.
+
+The rules:
+  - It never parses or changes arguments, and never mutates what it is given. Deltas are increments, which a client concatenates; the cumulative text
+    stands on the records.
+  - A record, once there, only grows: a closing event or a final message adds what was missing and erases nothing. Nothing is said twice.
+  - Records stand in order of creation. Calls of different choices never meet.
+  - No payload makes it raise or loop: what it can not read is ignored, and counted in `unreadable` where reading failed half-way.
+  - Results of tools are no calls. Codex's start-up probes ("resources/list failed") are counted in `phantoms`.
+
+`payloads.py` knows the shapes, `assemble.py` is the engine. No I/O. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolwire.core.assemble import EVERY_NAME, CallAssembler, Fragment, PartialCall
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Event, Text
+from toolwire.core.ids import random_id
+from toolwire.wire import payloads
+
+CallIdFactory = Callable[[int, int], str]
+"""Takes the choice and the call's number in it, gives an id that was never given before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """What the wire may send next: `id` and `name` once, in the call's first delta; `arguments` is the increment."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+    type: CallKind = "function"
+    choice: int = 0
+
+    def wire(self) -> dict[str, Any]:
+        """The delta as an entry of a chat chunk's `tool_calls`."""
+        key = "input" if self.type == "custom" else "arguments"
+        body = {"name": self.name, key: self.arguments} if self.name is not None else {key: self.arguments}
+        opener = {"id": self.id, "type": self.type} if self.id is not None else {}
+        return {"index": self.index, **opener, self.type: body}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRecord:
+    """A call as far as it came. `arguments` is the text so far, verbatim (for a custom tool its input); `name` is empty until it is known."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+    type: CallKind = "function"
+
+    def wire(self) -> dict[str, Any]:
+        """The record as an entry of a chat message's `tool_calls`."""
+        return {"id": self.id, "type": self.type, self.type: {"name": self.name, "input" if self.type == "custom" else "arguments": self.arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a payload changed: whether any record did, and the deltas to send, in order."""
+
+    updated: bool = False
+    deltas: tuple[ToolCallDelta, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """A call that stands in text, from `start` up to `end`."""
+
+    name: str
+    arguments: str
+    start: int = -1
+    end: int = -1
+
+
+# --- text --------------------------------------------------------------------------------------------------------------------------------------
+
+Matcher = Callable[[str], Iterable[TextBlock] | tuple[Iterable[TextBlock], int]]
+_patterns: dict[str, Matcher] = {}
+
+
+def register_text_pattern(name: str, matcher: Matcher) -> Callable[[], None]:
+    """Adds a way to find calls in text, tried after `<use_tool>`. Returns the function that removes it. What can not be a pattern is ignored."""
+    if not name or not callable(matcher):
+        return lambda: None
+    _patterns[name] = matcher
+
+    def unsubscribe() -> None:
+        if _patterns.get(name) is matcher:
+            del _patterns[name]
+
+    return unsubscribe
+
+
+def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock, ...], int]:
+    """The complete `<use_tool>` blocks of the text from `start` on, and the position behind the last one (`start` where there is none)."""
+    from toolwire.emulate.scanner import ToolCallParser
+
+    start = max(start, 0)
+    if "<use_tool" not in text[start:]:
+        return (), start
+    parser = ToolCallParser((), dialects=("use_tool",), unknown_tool="forward")
+    blocks: list[TextBlock] = []
+    name, pieces, behind, plain, at = "", [""], start, 0, start
+    while at < len(text):
+        end = text.find(">", at) + 1 or len(text)  # a block ends with ">", so a block's end is the end of what was fed
+        for event in parser.feed(text[at:end]):
+            if isinstance(event, CallBegin):
+                name, pieces = event.name, []
+            elif isinstance(event, CallArgs):
+                pieces.append(event.delta)
+            elif isinstance(event, CallEnd):
+                begin = text.find("<use_tool", behind + plain)
+                blocks.append(TextBlock(name, "".join(pieces), begin, end))
+                behind, plain = end, 0
+            elif isinstance(event, Text):
+                plain += len(event.text)
+        at = end
+    return tuple(blocks), behind
+
+
+def to_obsidian_xml(record: ToolCallRecord) -> str:
+    """The record as a `<use_tool>` block."""
+    from toolwire.wire.obsidian import to_obsidian_xml as write
+
+    return write(record.name, record.arguments)
+
+
+# --- the aggregator ----------------------------------------------------------------------------------------------------------------------------
+
+
+class _Choice:
+    """The calls of one choice. `held` are events of final messages that were recorded without being sent."""
+
+    def __init__(self) -> None:
+        self.assembler = CallAssembler(names=EVERY_NAME, ordered=False)
+        self.ids: dict[int, str] = {}
+        self.held: dict[int, list[Event]] = {}
+
+
+class ToolCallAggregator:
+    """Collects the calls of a turn, by choice. `id_factory(choice, number)` names calls that came without an id; default: random ids."""
+
+    def __init__(self, id_factory: CallIdFactory | None = None) -> None:
+        self.phantoms = 0
+        self.matcher_failures = 0
+        self.unreadable = 0
+        self._mint: CallIdFactory = id_factory or (lambda choice, number: random_id("call_"))
+        self._choices: dict[int, _Choice] = {}
+        self._parallel = True
+
+    def ingest_delta(self, payload: Any, choice: int = 0) -> Update:
+        """Takes a piece of a stream. `choice` is the number of the payload's first choice."""
+        return self._ingest(payload, choice, whole=False, emit=True)
+
+    def ingest_message(self, payload: Any, choice: int = 0, emit_if_missing: bool = False) -> Update:
+        """Takes a final message, which completes the records. With `emit_if_missing` what no delta has said yet is said now; and where there is no
+        call at all, the message's text is searched for some."""
+        update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
+        if emit_if_missing and not self.has_calls(choice):
+            blocks = self._blocks(self._text(payload))
+            found = [Fragment(at, None, block.name, block.arguments, complete=True) for at, block in enumerate(blocks) if block.name]
+            if found:
+                update = self._take(found, max(choice, 0), emit=True, all_held=True)
+        return update
+
+    def snapshot(self, choice: int = 0) -> tuple[ToolCallRecord, ...]:
+        """The records of a choice, in order of creation."""
+        state = self._choices.get(max(choice, 0))
+        if state is None:
+            return ()
+        return tuple(
+            ToolCallRecord(call.number, self._id(state, max(choice, 0), call), call.name, call.arguments, call.kind) for call in state.assembler.calls
+        )
+
+    def has_calls(self, choice: int | None = None) -> bool:
+        return any(state.assembler.calls for number, state in self._choices.items() if choice is None or number == max(choice, 0))
+
+    def supports_parallel_calls(self) -> bool:
+        """False once a payload said `parallel_tool_calls: false`."""
+        return self._parallel
+
+    def reset_turn(self, choice: int | None = None) -> None:
+        """Forgets a choice, or all of them. Text patterns stay."""
+        if choice is None:
+            self._choices.clear()
+            self._parallel = True
+        else:
+            self._choices.pop(max(choice, 0), None)
+
+    def _ingest(self, payload: Any, choice: int, whole: bool, emit: bool) -> Update:
+        found: dict[int, list[Fragment]] = {max(choice, 0): []} if whole and emit else {}
+        try:
+            for node, number in payloads.nodes(payload, max(choice, 0)):
+                if payloads.forbids_parallel(node):
+                    self._parallel = False
+                if payloads.is_result(node):
+                    self.phantoms += payloads.is_phantom(node)
+                elif fragments := payloads.fragments(node, whole):
+                    found.setdefault(number, []).extend(fragments)
+        except Exception:  # a stranger's object may raise whatever is asked of it
+            self.unreadable += 1
+        updates = [self._take(fragments, number, emit, all_held=whole) for number, fragments in found.items()]
+        if len(updates) == 1:
+            return updates[0]
+        return Update(any(update.updated for update in updates), tuple(delta for update in updates for delta in update.deltas))
+
+    def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
+        if not fragments and choice not in self._choices:
+            return Update()
+        state = self._choices.setdefault(choice, _Choice())
+        before = state.assembler.changes
+        touched: dict[int, None] = {}
+        for fragment in fragments:
+            for event in state.assembler.add(fragment):
+                if isinstance(event, CallBegin | CallArgs):
+                    state.held.setdefault(event.index, []).append(event)
+                    touched[event.index] = None
+        deltas: list[ToolCallDelta] = []
+        for number in sorted(state.held if all_held else touched) if emit else ():
+            deltas += self._said(state, choice, number)
+        return Update(state.assembler.changes > before, tuple(deltas))
+
+    def _said(self, state: _Choice, choice: int, number: int) -> Iterator[ToolCallDelta]:
+        """The held events of a call as deltas; an opener takes the arguments behind it along."""
+        call = state.assembler.calls[number]
+        opener: ToolCallDelta | None = None
+        for event in state.held.pop(number, ()):
+            if isinstance(event, CallBegin):
+                opener = ToolCallDelta(number, self._id(state, choice, call), event.name, "", event.kind, choice)
+            elif isinstance(event, CallArgs):
+                if opener is None:
+                    yield ToolCallDelta(number, arguments=event.delta, type=call.kind, choice=choice)
+                else:
+                    opener = replace(opener, arguments=opener.arguments + event.delta)
+        if opener is not None:
+            yield opener
+
+    def _id(self, state: _Choice, choice: int, call: PartialCall) -> str:
+        """The call's id. One that was shown stays: a minted id is kept even when the upstream names the call later."""
+        if call.number not in state.ids:
+            state.ids[call.number] = call.id or call.alias or self._mint(choice, call.number)
+        return state.ids[call.number]
+
+    def _text(self, payload: Any) -> str:
+        try:
+            return payloads.content(payload)
+        except Exception:  # as above
+            self.unreadable += 1
+            return ""
+
+    def _blocks(self, text: str) -> list[TextBlock]:
+        if not text:
+            return []
+        found = list(extract_use_tool_blocks(text)[0])
+        for matcher in () if found else tuple(_patterns.values()):
+            try:
+                result = matcher(text)
+                blocks = result[0] if isinstance(result, tuple) and result and not isinstance(result[0], TextBlock) else result
+                found += [block for block in blocks if isinstance(block, TextBlock)]
+            except Exception:  # a stranger's matcher must not take the turn down
+                self.matcher_failures += 1
+        return found

@@ -1,0 +1,122 @@
+"""The client's bytes → a JSON object.
+
+Whatever passes here is safe for everything behind it: valid UTF-8 throughout (no lone surrogates), finite numbers, and at most `MAX_DEPTH` levels of
+nesting, so that no later walk over the request can run out of stack. Values are counted before they are made: a body of tiny ones costs a hundred
+times its size. Duplicate keys: the last one holds, as in every JSON library clients use.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from toolwire.core.errors import ToolwireError
+from toolwire.wire.checks import json_type
+
+MAX_DEPTH = 200
+
+_MARKS = (b",", b"[", b"{")
+_other = re.compile(rb"[^\\]")
+_decoder = msgspec.json.Decoder()
+_surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[c-fC-F][0-9a-fA-F]{2})")
+
+
+LISTS = {"messages": False, "input": False, "tools": True, "functions": True}
+"""The members whose length is limited, and whether it is by the limit of tools."""
+WINDOW = 1024 * 1024
+"""So much is looked at in one go: other threads get their turn in between."""
+
+
+def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> dict[str, Any]:
+    """The request body as a dict, or a `ToolwireError` whose message is one line. The limits: how many values, messages and tools it may hold; 0: any
+    number.
+    """
+    if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
+        raise ToolwireError("body_too_large", f"The request's body holds more than {nodes:,} JSON values, this server's limit (limits.body_nodes).")
+    body = _decode(raw)
+    for member in LISTS:
+        if member in body and type(given := body[member]) is list and len(given) > (most := tools if LISTS[member] else messages) > 0:
+            told = f"Expected an array with maximum length {most}, but got an array with length {len(given)} instead."
+            raise ToolwireError("invalid_value", f"Invalid '{member}': array too long. {told}", param=member, code="array_above_max_length")
+    return body
+
+
+def _bound(raw: bytes, limit: int) -> int:
+    """At most so many values there are, whatever stands in strings; no further than the limit."""
+    found = 0
+    for place in range(0, len(raw), WINDOW):
+        found += sum(raw.count(mark, place, place + WINDOW) for mark in _MARKS)
+        if found > limit:
+            break
+    return found
+
+
+def _values(raw: bytes, limit: int) -> int:
+    """How many values there are, strings left out; no further than the limit."""
+    found, start, inside = 0, 0, False
+    while start < len(raw) and found <= limit:
+        end = min(start + WINDOW, len(raw))
+        if raw[end - 1] == 0x5C:  # an escape is not cut in two
+            whole = _other.search(raw, end)
+            end = whole.end() if whole is not None else len(raw)
+        pieces = raw[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(pieces[inside::2])
+        found += sum(outside.count(mark) for mark in _MARKS)
+        inside ^= len(pieces) % 2 == 0
+        start = end
+    return found
+
+
+def _decode(raw: bytes) -> dict[str, Any]:
+    try:
+        body = _decoder.decode(raw)
+    except UnicodeDecodeError as error:
+        raise _invalid("the body is not valid UTF-8") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    except msgspec.ValidationError as error:
+        raise _invalid("a number is out of range") from error
+    except msgspec.DecodeError as error:
+        raise _invalid(_reason(raw, error)) from error
+    if type(body) is not dict:
+        raise ToolwireError("invalid_type", f"Invalid type for the request body: expected an object, but got {json_type(body)} instead.")
+    # Counting brackets is a bound that nearly every request stays under; only the others are walked.
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
+        raise _too_deep()
+    return body
+
+
+def _deeper_than(root: dict[str, Any], limit: int) -> bool:
+    level: list[Any] = [root]
+    for _ in range(limit):
+        below = []
+        for container in level:
+            for value in container.values() if type(container) is dict else container:
+                if type(value) is dict or type(value) is list:
+                    below.append(value)
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _reason(raw: bytes, error: msgspec.DecodeError) -> str:
+    """msgspec reports a lone surrogate near the end of the body as truncation, and a byte order mark as an invalid character."""
+    if not raw.strip():
+        return "the body is empty"
+    if raw.startswith(b"\xef\xbb\xbf"):
+        return "the body begins with a byte order mark"
+    text = str(error)
+    if "surrogate" in text or (text == "Input data was truncated" and raw.rstrip().endswith((b"}", b"]", b'"')) and _surrogate.search(raw)):
+        return "a string holds a lone surrogate escape"
+    return text.removeprefix("JSON is malformed: ")
+
+
+def _invalid(reason: str) -> ToolwireError:
+    return ToolwireError("invalid_json", f"We could not parse the JSON body of your request: {reason}.")
+
+
+def _too_deep() -> ToolwireError:
+    return _invalid(f"it is nested deeper than {MAX_DEPTH} levels")

@@ -1,0 +1,289 @@
+"""Steps → chat completions, as a stream of chunks (`ChatEncoder`) or as one body (`ChatBody`).
+
+Law 3: both consume the steps of `order.py`, so a body is what a client accumulates from the chunks. Law 6: id, type and name of a call go out once,
+then increments. Law 7: a delta is a prepared prefix, the text's JSON, a prepared suffix.
+
+- The first chunk of a choice carries the role: `content: ""` before text and thoughts, `content: null` with the opening call or refusal.
+- `feed` never sends the last event; `finish` does: `[DONE]`, or the error object, which closes the stream without `[DONE]`.
+- Thoughts travel as `reasoning_content`, the field that open models' servers and their clients use; OpenAI's own wire has none.
+- A custom tool's call is `type: "custom"`, with `name` and `input` in `custom`, in a body and in a stream alike. OpenAI sends this in
+  streams too, although its chunk schema lists `function` alone (openai-openapi issue 576).
+- `service_tier` is left out where the client asked for a tier: only the upstream knows which one it got.
+- With several choices each has its own run: their output tokens add up, the prompt counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from toolwire.core.errors import ToolwireError, error_object
+from toolwire.core.events import Event, Failure, Text, Usage
+from toolwire.core.ids import IdFactory
+from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined, json_bytes, scrub
+
+SERVICE_TIER = "default"
+DELTA_FIELDS = {"text": "content", "refusal": "refusal", "thought": "reasoning_content", "summary": "reasoning_content"}
+"""The field of a delta, and of a message, that holds an item's text."""
+
+ROLE: dict[str, dict[str, Any]] = {
+    "text": {"role": "assistant", "content": "", "refusal": None},
+    "refusal": {"role": "assistant", "content": None, "refusal": ""},
+    "call": {"role": "assistant", "content": None, "refusal": None},
+}
+"""What the first chunk of a choice says, by what it opens."""
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+class _Choices:
+    """What stream and body share: one automaton a choice, usage over all."""
+
+    def __init__(self, ids: IdFactory, *, legacy: bool, choices: int) -> None:
+        self.legacy = legacy
+        self.orders = [Order(ids, single_call=legacy) for _ in range(choices)]
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens over all choices, None when no backend counted."""
+        if len(self.orders) == 1:
+            return self.orders[0].usage
+        known = [order.usage for order in self.orders if order.usage is not None]
+        if len(known) < 2:
+            return known[0] if known else None
+        return Usage(
+            max(usage.input_tokens for usage in known),
+            sum(usage.output_tokens for usage in known),
+            max(usage.cached_tokens for usage in known),
+            sum(usage.reasoning_tokens for usage in known),
+        )
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """What the order left out, by kind."""
+        total: dict[str, int] = {}
+        for order in self.orders:
+            for kind, count in order.dropped.items():
+                total[kind] = total.get(kind, 0) + count
+        return total
+
+    def stop(self) -> None:
+        """One has failed: nothing more may come of any."""
+        for order in self.orders:
+            order.stop()
+
+    def wire_reason(self, reason: str) -> str:
+        return "function_call" if self.legacy and reason == "tool_calls" else reason
+
+
+class ChatEncoder:
+    """A streamed answer. `feed` gives all frames of a batch as one write; `finish` ends the stream."""
+
+    def __init__(
+        self,
+        turn_model: str,
+        *,
+        id: str,
+        created: int,
+        ids: IdFactory,
+        include_usage: bool = False,
+        legacy: bool = False,
+        choices: int = 1,
+        tier: str | None = SERVICE_TIER,
+    ) -> None:
+        self.failure: Failure | None = None
+        self._choices = _Choices(ids, legacy=legacy, choices=choices)
+        self._first = self._choices.orders[0]
+        self._include_usage = include_usage
+        envelope = {"id": id, "object": "chat.completion.chunk", "created": created, "model": turn_model}
+        if tier is not None:
+            envelope["service_tier"] = tier
+        self._envelope = b"data: " + encode(envelope)[:-1]
+        self._heads = [self._envelope + b',"choices":[{"index":' + str(choice).encode() + b',"delta":' for choice in range(choices)]
+        self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._tail = b',"logprobs":null,"finish_reason":null}]' + self._close
+        self._around = [(b"", b"")] * choices  # what stands before and behind the text of the open item's deltas
+        self._begun = [False] * choices
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._choices.usage
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return self._choices.dropped
+
+    def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
+        """The frames of a batch of events, empty when the batch gives nothing to send."""
+        return self._frames(self._choices.orders[choice].feed(events), choice)
+
+    def say(self, text: str) -> bytes:
+        """As `feed`, for a piece of text of the first choice: nearly every batch of a stream."""
+        if self._first.row is not IN_TEXT or not text:
+            return self.feed([Text(text)])
+        before, behind = self._around[0]
+        try:
+            return b"%b%b%b" % (before, json_bytes(text), behind)
+        except UnicodeEncodeError:
+            return b"%b%b%b" % (before, json_bytes(scrub(text)), behind)
+
+    def finish(self, comment: str | None = None) -> bytes:
+        """The end: the comment as a block of its own, usage where it was asked for, `[DONE]`; or the error that ended the run."""
+        frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._choices.orders)]
+        if comment is not None:
+            frames.append(comment_frame(comment))
+        if self.failure is not None:
+            frames.append(data_frame(error_object(self.failure)))
+        else:
+            if self._include_usage:
+                frames.append(self._envelope + b',"choices":[],"usage":' + encode(usage_object(self.usage or Usage(0, 0))) + b"}\n\n")
+            frames.append(DONE)
+        return b"".join(frames)
+
+    def _frames(self, steps: list[Step], choice: int) -> bytes:
+        frames: list[bytes] = []
+        before, behind = self._around[choice]
+        for step in steps:
+            if type(step) is Delta:
+                try:
+                    frames += (before, json_bytes(step.text), behind)
+                except UnicodeEncodeError:
+                    frames += (before, json_bytes(scrub(step.text)), behind)
+            elif type(step) is Open:
+                self._open(step.item, choice, frames)
+                before, behind = self._around[choice]
+            elif type(step) is End:
+                if not self._begun[choice]:
+                    frames.append(self._chunk(ROLE["text"], choice))
+                reason = encode(self._choices.wire_reason(step.reason))
+                frames.append(self._heads[choice] + b'{},"logprobs":null,"finish_reason":' + reason + b"}]" + self._close)
+            elif type(step) is Fail:
+                self.failure = step.failure
+                self._choices.stop()
+        return b"".join(frames)
+
+    def _open(self, item: Item, choice: int, frames: list[bytes]) -> None:
+        called = item.kind in CALL_KINDS
+        role = {} if self._begun[choice] else ROLE["call" if called else "refusal" if item.kind == "refusal" else "text"]
+        self._begun[choice] = True
+        if not called:
+            if role:
+                frames.append(self._chunk(role, choice))
+            open_, close = f'{{"{DELTA_FIELDS[item.kind]}":'.encode(), b"}"
+        elif self._choices.legacy:
+            frames.append(self._chunk({**role, "function_call": {"name": item.name, "arguments": ""}}, choice))
+            open_, close = b'{"function_call":{"arguments":', b"}}"
+        else:
+            frames.append(self._chunk({**role, "tool_calls": [{"index": item.call_index, **_call(item, "")}]}, choice))
+            inner = b',"custom":{"input":' if item.kind == "custom" else b',"function":{"arguments":'
+            open_, close = b'{"tool_calls":[{"index":' + str(item.call_index).encode() + inner, b"}}]}"
+        self._around[choice] = (self._heads[choice] + open_, close + self._tail)
+
+    def _chunk(self, delta: dict[str, Any], choice: int) -> bytes:
+        return self._heads[choice] + encode(delta) + self._tail
+
+
+class ChatBody:
+    """An answer in one piece. `feed` every batch, then `body`, which raises `ToolwireError` when the run failed."""
+
+    def __init__(
+        self,
+        turn_model: str,
+        *,
+        id: str,
+        created: int,
+        ids: IdFactory,
+        legacy: bool = False,
+        choices: int = 1,
+        tier: str | None = SERVICE_TIER,
+    ) -> None:
+        self._tier = tier
+        self.failure: Failure | None = None
+        self._choices = _Choices(ids, legacy=legacy, choices=choices)
+        self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
+        self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
+        self._reasons = ["stop"] * choices
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._choices.usage
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return self._choices.dropped
+
+    def feed(self, events: Sequence[Event], choice: int = 0) -> None:
+        self._fold(self._choices.orders[choice].feed(events), choice)
+
+    def body(self) -> dict[str, Any]:
+        """The chat completion object."""
+        for choice, order in enumerate(self._choices.orders):
+            if not order.ended:
+                self._fold(order.finish(), choice)
+        if self.failure is not None:
+            raise ToolwireError.of(self.failure)
+        choices = [
+            {"index": index, "message": self._message(items), "logprobs": None, "finish_reason": self._choices.wire_reason(self._reasons[index])}
+            for index, items in enumerate(self._items)
+        ]
+        body: dict[str, Any] = {**self._envelope, "choices": choices}
+        usage = self.usage
+        if usage is not None:
+            body["usage"] = usage_object(usage)
+        if self._tier is not None:
+            body["service_tier"] = self._tier
+        return body
+
+    def bytes(self) -> bytes:
+        return encode(self.body())
+
+    def _fold(self, steps: list[Step], choice: int) -> None:
+        items = self._items[choice]
+        for step in steps:
+            if type(step) is Delta:
+                items[-1][1].append(step.text)
+            elif type(step) is Open:
+                items.append((step.item, []))
+            elif type(step) is End:
+                self._reasons[choice] = step.reason
+            elif type(step) is Fail:
+                self.failure = step.failure
+                self._choices.stop()
+
+    def _message(self, items: list[tuple[Item, list[str]]]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
+        calls: list[dict[str, Any]] = []
+        for item, parts in items:
+            text = joined(parts)
+            if item.kind in CALL_KINDS and self._choices.legacy:
+                message["function_call"] = {"name": item.name, "arguments": text}
+            elif item.kind in CALL_KINDS:
+                calls.append(_call(item, text))
+            else:
+                field = DELTA_FIELDS[item.kind]
+                message[field] = (message.get(field) or "") + text
+        if calls:
+            message["tool_calls"] = calls
+        elif message["refusal"] is None and message["content"] is None and "function_call" not in message:
+            message["content"] = ""  # an empty answer is a text, as the role chunk of the stream says
+        return message
+
+
+def _call(item: Item, text: str) -> dict[str, Any]:
+    if item.kind == "custom":
+        return {"id": item.call_id, "type": "custom", "custom": {"name": item.name, "input": text}}
+    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": text}}

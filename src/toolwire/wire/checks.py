@@ -1,0 +1,296 @@
+"""The checks of single request fields, and how a refusal speaks.
+
+A rule is a function of (path, value) that raises `ToolwireError` or returns. The tables of `chat.py` and `responses.py` give a rule to each field
+that OpenAI checks; `check` walks the body's own fields over such a table. Null means absent everywhere. A path is made of known field names and
+indexes only; a client's value stands in a message cut short and with its control characters escaped, its key names never do. Members of objects that
+nobody reads are noted by `leftover`, so that the report can name them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from toolwire.core.errors import ToolwireError
+
+Rule = Callable[[str, Any], None]
+Note = tuple[str, str]
+
+ALIASES = {"toolChoice": "tool_choice", "parallelToolCalls": "parallel_tool_calls"}
+_ALIAS_OF = {name: alias for alias, name in ALIASES.items()}
+
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+NAME_PATTERN = "^[a-zA-Z0-9_.-]{1,128}$"
+MAX_SHOWN = 64
+MAX_TOKENS = 2**31 - 1
+
+_TYPES: dict[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a decimal number",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+TEXT_OR_PARTS = "one of a string or array of objects"
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def json_type(value: Any) -> str:
+    return _TYPES.get(type(value), "an unknown type")
+
+
+def shown(value: Any) -> str:
+    """A client's value for a message: at most `MAX_SHOWN` characters, nothing that could move a cursor or break a line."""
+    text = value if isinstance(value, str) else str(value)
+    cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
+def missing(path: str) -> ToolwireError:
+    return ToolwireError("missing", f"Missing required parameter: '{path}'.", param=path)
+
+
+def wrong_type(path: str, expected: str, value: Any) -> ToolwireError:
+    return ToolwireError("invalid_type", f"Invalid type for '{path}': expected {expected}, but got {json_type(value)} instead.", param=path)
+
+
+def invalid(path: str, reason: str) -> ToolwireError:
+    return ToolwireError("invalid_value", f"Invalid '{path}': {reason}", param=path)
+
+
+def not_one_of(path: str, value: str, values: Sequence[str]) -> ToolwireError:
+    listed = ", ".join(f"'{v}'" for v in values[:-1]) + f", and '{values[-1]}'" if len(values) > 2 else " and ".join(f"'{v}'" for v in values)
+    return ToolwireError("invalid_value", f"Invalid value: '{shown(value)}'. Supported values are: {listed}.", param=path)
+
+
+# --- rules -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def boolean(path: str, value: Any) -> None:
+    if type(value) is not bool:
+        raise wrong_type(path, "a boolean", value)
+
+
+def string(path: str, value: Any) -> None:
+    if type(value) is not str:
+        raise wrong_type(path, "a string", value)
+
+
+def array(path: str, value: Any) -> None:
+    if type(value) is not list:
+        raise wrong_type(path, "an array", value)
+
+
+def object_(path: str, value: Any) -> None:
+    if type(value) is not dict:
+        raise wrong_type(path, "an object", value)
+
+
+def strings(path: str, value: Any) -> None:
+    array(path, value)
+    for i, entry in enumerate(value):
+        if type(entry) is not str:
+            raise wrong_type(f"{path}[{i}]", "a string", entry)
+
+
+def _bounds(path: str, value: float, low: float, high: float, noun: str) -> None:
+    if value < low:
+        raise invalid(path, f"{noun} below minimum value. Expected a value >= {low}, but got {shown(value)} instead.")
+    if value > high:
+        raise invalid(path, f"{noun} above maximum value. Expected a value <= {high}, but got {shown(value)} instead.")
+
+
+def number(low: float, high: float) -> Rule:
+    def rule(path: str, value: Any) -> None:
+        if type(value) is not float and type(value) is not int:
+            raise wrong_type(path, "a decimal number", value)
+        _bounds(path, value, low, high, "decimal")
+
+    return rule
+
+
+def integer(low: int, high: int = MAX_TOKENS) -> Rule:
+    def rule(path: str, value: Any) -> None:
+        if type(value) is not int:
+            raise wrong_type(path, "an integer", value)
+        _bounds(path, value, low, high, "integer")
+
+    return rule
+
+
+def one_of(*values: str) -> Rule:
+    def rule(path: str, value: Any) -> None:
+        if type(value) is not str:
+            raise wrong_type(path, "a string", value)
+        if value not in values:
+            raise not_one_of(path, value, values)
+
+    return rule
+
+
+def members(rules: Mapping[str, Rule]) -> Rule:
+    """An object some of whose members have rules; the others pass."""
+
+    def rule(path: str, value: Any) -> None:
+        object_(path, value)
+        for name, of_member in rules.items():
+            member = value.get(name)
+            if member is not None:
+                of_member(f"{path}.{name}", member)
+
+    return rule
+
+
+def metadata(path: str, value: Any) -> None:
+    object_(path, value)
+    if len(value) > 16:
+        raise invalid(path, f"too many properties. Expected an object with at most 16, but got {len(value)} instead.")
+    for key, entry in value.items():
+        if type(entry) is not str:
+            raise wrong_type(path, "an object with string values", entry)
+        if len(key) > 64 or len(entry) > 512:
+            raise invalid(path, "string too long. Keys have at most 64 characters and values at most 512.")
+
+
+def logit_bias(path: str, value: Any) -> None:
+    object_(path, value)
+    of_bias = number(-100, 100)
+    for bias in value.values():
+        of_bias(path, bias)
+
+
+def stop(path: str, value: Any) -> None:
+    if type(value) is str:
+        return
+    if type(value) is not list:
+        raise wrong_type(path, "one of a string or array of strings", value)
+    strings(path, value)
+    if len(value) > 4:
+        raise invalid(path, f"array too long. Expected an array with maximum length 4, but got {len(value)} instead.")
+
+
+EFFORT = one_of("none", "minimal", "low", "medium", "high", "xhigh", "max")
+VERBOSITY = one_of("low", "medium", "high")
+SUMMARY = one_of("auto", "concise", "detailed")
+
+COMMON: dict[str, Rule] = {
+    "model": string,
+    "stream": boolean,
+    "store": boolean,
+    "temperature": number(0, 2),
+    "top_p": number(0, 1),
+    "top_logprobs": integer(0, 20),
+    "metadata": metadata,
+    "user": string,
+    "safety_identifier": string,
+    "prompt_cache_key": string,
+    "service_tier": string,
+    "parallel_tool_calls": boolean,
+}
+
+
+HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
+"""Fields whose members are honoured or not one by one, as in `text.verbosity`, and the member that shares the holder's own fate."""
+_HOLDERS = frozenset(HOLDERS)
+MOST_NOTES = 16
+"""How many fields that nobody reads are named in one report."""
+_SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")
+_INDEX = re.compile(r"\[\d+\]")
+
+
+# --- the engine --------------------------------------------------------------------------------------------------------------------------------
+
+
+def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
+    """Applies the rules to the fields that were sent. Gives the names of all fields that were not null, camelCase aliases under OpenAI's name."""
+    sent = []
+    for name, value in body.items():
+        if value is None:
+            continue
+        if name in ALIASES:
+            name = ALIASES[name]
+        sent.append(name)
+        rule = rules.get(name)
+        if rule is not None:
+            rule(name, value)
+    if not _HOLDERS.isdisjoint(sent):
+        held = {name: body[name] for name in sent if name in HOLDERS and isinstance(body.get(name), dict)}
+        sent += [f"{name}.{member}" for name, value in held.items() for member in value if member != HOLDERS[name] and value[member]]
+    return frozenset(sent)
+
+
+def is_safe(name: str) -> bool:
+    """Whether a client's field name may appear in the report, which is a header."""
+    return all(map(_SAFE.match, name.split(".", 1)))
+
+
+def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: list[Note]) -> None:
+    """Notes each member of an object that nobody reads and that says something, by its name: `messages.audio`."""
+    if holder.keys() <= read:
+        return
+    where = _INDEX.sub("", path)
+    for name in sorted(holder.keys() - read):
+        note = (f"{where}.{name if is_safe(name) else 'unknown'}", "ignored")
+        if holder[name] and note not in notes and len(notes) < MOST_NOTES:
+            notes.append(note)
+
+
+def aliased(body: Mapping[str, Any], name: str) -> Any:
+    """A field that real clients also send in camelCase; OpenAI's spelling wins."""
+    value = body.get(name)
+    return body.get(_ALIAS_OF[name]) if value is None else value
+
+
+def model(body: Mapping[str, Any]) -> str:
+    value: str | None = body.get("model")
+    if not value:
+        raise missing("model")
+    return value
+
+
+def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
+    """`holder[name]`, a string that may be empty. `path` is the holder's."""
+    value = holder.get(name)
+    if type(value) is str:
+        return value
+    if value is None:
+        raise missing(f"{path}.{name}")
+    raise wrong_type(f"{path}.{name}", "a string", value)
+
+
+def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
+    value = required_string(holder, name, path)
+    if not value:
+        raise invalid(f"{path}.{name}", "empty string. Expected a string with minimum length 1, but got an empty string instead.")
+    return value
+
+
+LONGEST_CALLED = 1024
+
+
+def required_name(holder: Mapping[str, Any], path: str) -> str:
+    """The name of a tool, a namespace or a schema."""
+    value = required_string(holder, "name", path)
+    if NAME.fullmatch(value) is None:
+        raise invalid(f"{path}.name", f"string does not match pattern. Expected a string that matches the pattern '{NAME_PATTERN}'.")
+    return value
+
+
+def called_name(holder: Mapping[str, Any], path: str) -> str:
+    """The name of a call that was made. Models write names that no tool may have (`functions.look:0`); a conversation must survive them."""
+    value = required_string(holder, "name", path)
+    if not value or len(value) > LONGEST_CALLED or not value.isprintable():
+        raise invalid(f"{path}.name", f"expected a printable name of at most {LONGEST_CALLED} characters.")
+    return value
+
+
+def optional_string(holder: Mapping[str, Any], name: str, path: str) -> str | None:
+    value = holder.get(name)
+    if value is not None and type(value) is not str:
+        raise wrong_type(f"{path}.{name}", "a string", value)
+    return value

@@ -1,0 +1,148 @@
+"""The content of a message or a result → parts.
+
+| wire part                          | becomes                                                              |
+|------------------------------------|----------------------------------------------------------------------|
+| text, input_text, output_text      | TextPart                                                             |
+| refusal                            | the message's refusal                                                |
+| image_url, input_image             | ImagePart; the url may stand in a string or in an object             |
+| any other (audio, files, unknown)  | OtherPart, as it came: a backend that speaks the same wire passes it on |
+
+An empty string is no part at all, so that a message without content looks the same in all its spellings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolwire.core.turn import Api, ImagePart, OtherPart, OutputFormat, Part, TextPart
+from toolwire.wire.checks import (
+    TEXT_OR_PARTS,
+    Note,
+    invalid,
+    leftover,
+    missing,
+    not_one_of,
+    object_,
+    optional_string,
+    required_name,
+    required_string,
+    wrong_type,
+)
+
+TEXTS = frozenset({"text", "input_text", "output_text"})
+IMAGES = frozenset({"image_url", "input_image"})
+SCHEMES = ("https://", "http://", "data:")
+_OF_TEXT = frozenset({"type", "text"})
+_OF_IMAGE_FILE = frozenset({"type", "image_url", "detail", "file_id"})
+_OF_IMAGE = _OF_IMAGE_FILE - {"file_id"}  # a URL holds before a file's id
+_OF_URL = frozenset({"url", "detail"})
+_OF_REFUSAL = frozenset({"type", "refusal"})
+_OF_FILE = frozenset({"type", "file_id", "file_data", "file_url", "filename"})
+
+
+def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], str | None]:
+    """The parts of a content, and the refusal among them. `path` is the content's own; what is not read is added to `notes`."""
+    if type(value) is str:
+        return ((TextPart(value),) if value else ()), None
+    if type(value) is not list:
+        raise missing(path) if value is None else wrong_type(path, TEXT_OR_PARTS, value)
+    parts: list[Part] = []
+    refusals: list[str] = []
+    for i, entry in enumerate(value):
+        part = f"{path}[{i}]"
+        object_(part, entry)
+        kind = required_string(entry, "type", part)
+        if kind in TEXTS:
+            text = required_string(entry, "text", part)
+            leftover(entry, _OF_TEXT, path, notes)
+            if text:
+                parts.append(TextPart(text))
+        elif kind in IMAGES:
+            parts.append(_image(entry, part))
+            leftover(entry, _OF_IMAGE_FILE if entry.get("image_url") is None else _OF_IMAGE, path, notes)
+            if type(entry.get("image_url")) is dict:
+                leftover(entry["image_url"], _OF_URL, f"{path}.image_url", notes)
+        elif kind == "refusal":
+            leftover(entry, _OF_REFUSAL, path, notes)
+            refusals.append(required_string(entry, "refusal", part))
+        else:
+            if kind == "input_file":
+                leftover(entry, _OF_FILE, path, notes)
+            parts.append(OtherPart(kind, entry))
+    return tuple(parts), ("".join(refusals) if refusals else None)
+
+
+def read_parts(value: Any, path: str, notes: list[Note]) -> tuple[Part, ...]:
+    """The parts of a tool's result, where a refusal is just text."""
+    parts, refusal = read(value, path, notes)
+    return (*parts, TextPart(refusal)) if refusal else parts
+
+
+def _image(entry: dict[str, Any], path: str) -> ImagePart:
+    url, detail = entry.get("image_url"), optional_string(entry, "detail", path)
+    file_id = optional_string(entry, "file_id", path)
+    where = f"{path}.image_url"
+    if type(url) is dict:
+        detail = optional_string(url, "detail", where) or detail
+        url = required_string(url, "url", where)
+        where += ".url"
+    elif url is None and file_id is None:
+        raise missing(where)
+    elif url is not None and type(url) is not str:
+        raise wrong_type(where, "one of a string or an object", url)
+    if url is not None and not url[:8].lower().startswith(SCHEMES):
+        raise invalid(where, "expected a data: URL or a URL that begins with https:// or http://.")
+    return ImagePart(url, detail, file_id)
+
+
+# --- formats ------------------------------------------------------------
+#
+# The shape asked of the answer's text: chat's `response_format` and the Responses API's `text.format`.
+# OpenAI nests a schema under `json_schema` on chat and writes it flat on Responses; both are read_format
+# on both.
+
+TYPES = ("text", "json_object", "json_schema")
+TEXT = OutputFormat()
+JSON_OBJECT = OutputFormat("json_object")
+_OF_SCHEMA = frozenset({"type", "name", "schema", "strict", "description"})
+
+
+def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFormat:
+    """The format. Members that nobody reads are added to `notes`."""
+    object_(path, value)
+    kind = required_string(value, "type", path)
+    leftover(value, _OF_SCHEMA | {"json_schema"}, path, notes)
+    if kind == "text":
+        return TEXT
+    if kind == "json_object":
+        return JSON_OBJECT
+    if kind != "json_schema":
+        raise not_one_of(f"{path}.type", kind, TYPES)
+    inner = value.get("json_schema")
+    if inner is None:
+        if api == "chat" and value.get("schema") is None:
+            raise missing(f"{path}.json_schema")
+        inner = value
+    else:
+        path = f"{path}.json_schema"
+        object_(path, inner)
+        leftover(inner, _OF_SCHEMA, path, notes)
+    name = required_name(inner, path)
+    schema = inner.get("schema")
+    if schema is None:
+        if api == "responses":
+            raise missing(f"{path}.schema")
+    else:
+        object_(f"{path}.schema", schema)
+    strict = inner.get("strict")
+    if strict is not None and type(strict) is not bool:
+        raise wrong_type(f"{path}.strict", "a boolean", strict)
+    return OutputFormat("json_schema", name, schema, strict is True, optional_string(inner, "description", path))
+
+
+def echo(output: OutputFormat) -> dict[str, Any]:
+    """The format as a Responses object repeats it. A description that was not sent is left out, not null."""
+    if output.type != "json_schema":
+        return {"type": output.type}
+    wire = {"type": "json_schema", "name": output.name, "schema": output.schema, "strict": output.strict}
+    return wire if output.description is None else {**wire, "description": output.description}

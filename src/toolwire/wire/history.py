@@ -1,0 +1,276 @@
+"""Pairs the calls of a history with their results, so that every backend gets a legal one.
+
+A step is what the assistant did in one go: consecutive reasoning, texts and calls, in any order. Its results follow it, and
+then whatever comes next. A history is legal when every call of a step has exactly one result directly after that step.
+
+| what the client sent                              | what happens                                      | note             |
+|---------------------------------------------------|---------------------------------------------------|------------------|
+| the results directly after their step             | kept; put in the order of the step's calls        | –                |
+| on chat, an assistant message after one with calls | both become one message: only one can be answered | joined_message  |
+| other messages between a call and its result      | the call, with the reasoning directly before it,  | moved_call       |
+|                                                   | moves down to its result                          |                  |
+| a result before its call                          | the result moves down to the step of its call     | moved_result     |
+| the same result again                             | the first one holds                               | duplicate_result |
+| several different results for one call            | the last one holds                                | duplicate_result |
+| no result, and the conversation goes on           | a result that says so is added after the step     | missing_result   |
+| no result for any call of the last step           | left open                                         | –                |
+| a call id again, after its result                 | another call: it and its result get a new id      | reused_id        |
+| a call id again, same name and arguments          | the later call is dropped                         | duplicate_call   |
+| a call id again, another name or other arguments  | refused                                           | –                |
+| a result without a call                           | refused: nobody knows what was asked              | –                |
+| a legacy result (a name, no id)                   | answers the nearest unanswered call of that name  | –                |
+|                                                   | before it, or is refused                          |                  |
+
+A call moves down to its result, and not the result up to its call: a client that ends with a result wants an answer to that
+result, and a model that finds the user's question at the end makes the same call again. Messages never change their order. A
+moved call joins the step that directly precedes its result, or becomes a step of its own.
+
+Repairs invent no facts. Each one is reported as a note: the field, then `healed:` and the name from the table, then `:n` where
+it happened n > 1 times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Call, Item, Message, Reasoning, Result, TextPart
+from toolwire.wire.checks import Note, shown
+
+NO_RESULT = "No result was returned for this call."
+LEGACY_ID = ""
+"""The call id of a legacy result before pairing. Decoders refuse empty ids, so no client can send it."""
+
+
+REPAIRS = ("duplicate_call", "duplicate_result", "joined_message", "moved_call", "moved_result", "missing_result")
+
+
+class Paired(NamedTuple):
+    items: tuple[Item, ...]
+    notes: tuple[Note, ...]
+
+
+def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> Paired:
+    """The items with calls and results paired, and notes on what was repaired.
+
+    `paths` has one entry per item: for a call or result the path of the field that holds its id (`input[2].call_id`; for a
+    legacy result the path of its name), "" for other items and for stored ones. `field` is the top-level field of the items.
+    """
+    if not any(type(item) is Call or type(item) is Result for item in items):
+        return Paired(tuple(items), ())
+    items, reused = _distinct(items)
+    pairing = _Pairing(items, paths, field)
+    pairing.healed["reused_id"] = reused
+    pairing.find_calls()
+    pairing.find_results()
+    pairing.place()
+    notes = tuple((field, f"healed:{name}" + (f":{count}" if count > 1 else "")) for name, count in pairing.healed.items() if count)
+    return Paired(tuple(pairing.out), notes)
+
+
+def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
+    """Gives a new id to each call whose id was already answered: some servers start at `call_0` in every turn."""
+    now: dict[str, str] = {}  # an id as the client writes it → the id of the call that it names at this point
+    called: set[str] = set()
+    answered: set[str] = set()
+    taken: set[str] = set()
+    out: list[Item] | None = None
+    reused = 0
+    for i, item in enumerate(items):
+        if type(item) is Call:
+            called.add(item.call_id)
+            if item.call_id in answered:
+                answered.discard(item.call_id)
+                if out is None:
+                    out = list(items)
+                    taken = {one.call_id for one in items if type(one) is Call}
+                reused += 1
+                now[item.call_id] = _fresh(item.call_id, reused, taken)
+                out[i] = replace(item, call_id=now[item.call_id])
+            elif item.call_id in now and out is not None:
+                out[i] = replace(item, call_id=now[item.call_id])
+        elif type(item) is Result and item.call_id in called:
+            answered.add(item.call_id)
+            if item.call_id in now and out is not None:
+                out[i] = replace(item, call_id=now[item.call_id])
+    if not reused:
+        return items, 0
+    return out or items, reused
+
+
+def _fresh(id: str, number: int, taken: set[str]) -> str:
+    while f"{id}.{number}" in taken:
+        number += 1
+    return f"{id}.{number}"
+
+
+class _Step:
+    """Items that follow each other without a result between them, and the ids of the calls among them."""
+
+    __slots__ = ("calls", "items", "message")
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.calls: list[str] = []
+        self.message: str | None = None  # on chat, the path of the message that the last call came from
+
+
+class _Pairing:
+    def __init__(self, items: Sequence[Item], paths: Sequence[str], field: str) -> None:
+        self.items, self.paths, self.field = items, paths, field
+        self.calls: dict[str, Call] = {}
+        self.skipped: set[int] = set()  # positions of repeated calls and of results that another one replaces
+        self.early: set[int] = set()  # positions of results that come before their call
+        self.answers: dict[str, Result] = {}
+        self.call_of: dict[int, str] = {}  # position of a result → id of the call it answers
+        self.healed = dict.fromkeys(REPAIRS, 0)
+        self.out: list[Item] = []
+
+    def find_calls(self) -> None:
+        for i, item in enumerate(self.items):
+            if type(item) is not Call:
+                continue
+            first = self.calls.setdefault(item.call_id, item)
+            if first is item:
+                continue
+            if not _same_call(first, item):
+                message = f"Duplicate tool call id '{shown(item.call_id)}': it names two different calls."
+                raise ToolwireError("invalid_value", message, param=self._param(i))
+            self.skipped.add(i)
+            self.healed["duplicate_call"] += 1
+
+    def find_results(self) -> None:
+        by_id = {item.call_id for item in self.items if type(item) is Result}
+        open_legacy: dict[str, list[str]] = {}
+        last: dict[str, int] = {}
+        seen: set[str] = set()
+        for i, item in enumerate(self.items):
+            if type(item) is Call:
+                seen.add(item.call_id)
+                if item.call_id not in by_id and i not in self.skipped:
+                    open_legacy.setdefault(item.name, []).append(item.call_id)
+            elif type(item) is Result:
+                call_id = item.call_id
+                if call_id == LEGACY_ID:
+                    waiting = open_legacy.get(item.name or "")
+                    if not waiting:
+                        raise self._orphan(i, item)
+                    call_id = waiting.pop()
+                call = self.calls.get(call_id)
+                if call is None:
+                    raise self._orphan(i, item)
+                if call_id not in seen:
+                    self.early.add(i)
+                self.call_of[i] = call_id
+                if call_id in last:
+                    self.healed["duplicate_result"] += 1
+                    if item.parts == self.answers[call_id].parts and last[call_id] not in self.early:
+                        self.skipped.add(i)
+                        continue
+                    self.skipped.add(last[call_id])
+                last[call_id] = i
+                fits = item.call_id == call_id and item.kind == call.kind
+                self.answers[call_id] = item if fits else replace(item, call_id=call_id, kind=call.kind)
+
+    def place(self) -> None:
+        """Lays the items out as steps, each with its results after it. Any other message is a step without calls."""
+        number_of, goal_of = self._steps()
+        steps = [_Step() for _ in range(number_of[-1] + 1)]
+        thoughts: list[Item] = []  # reasoning that goes where the item after it goes
+        at = 0
+        for i, item in enumerate(self.items):
+            if type(item) is Result or i in self.skipped:
+                continue
+            if number_of[i] != at:
+                steps[at].items += thoughts
+                thoughts, at = [], number_of[i]
+            if type(item) is Reasoning:
+                thoughts.append(item)
+                continue
+            step = steps[goal_of.get(item.call_id, at) if type(item) is Call else at]
+            if step is not steps[at]:
+                self.healed["moved_call"] += 1
+            elif self.field == "messages":
+                self._count_joined(step, i)
+            step.items += (*thoughts, item)
+            if type(item) is Call:
+                step.calls.append(item.call_id)
+            thoughts = []
+        steps[at].items += thoughts
+        self._write([step for step in steps if step.items])
+
+    def _steps(self) -> tuple[list[int], dict[str, int]]:
+        """The number of the step that each item is in, and for each answered call the number of the step before its result."""
+        number_of: list[int] = []
+        goal_of: dict[str, int] = {}
+        number, before = 0, "step"
+        for i, item in enumerate(self.items):
+            if type(item) is Result:
+                if i in self.skipped:
+                    pass
+                elif i in self.early:
+                    self.healed["moved_result"] += 1
+                else:
+                    number += before == "other"
+                    goal_of[self.call_of[i]] = number
+                    before = "result"
+            elif type(item) is Message and item.role != "assistant":
+                number, before = number + 1, "other"
+            else:
+                number += before != "step"
+                before = "step"
+            number_of.append(number)
+        return number_of, goal_of
+
+    def _count_joined(self, step: _Step, i: int) -> None:
+        """Counts a chat message that follows a message with calls in the same step."""
+        called = type(self.items[i]) is Call
+        message = self.paths[i].partition(".")[0] if called else None
+        if step.calls and (not called or step.message not in (None, message)):
+            self.healed["joined_message"] += 1
+        step.message = message
+
+    def _write(self, steps: list[_Step]) -> None:
+        for step in steps:
+            self.out += step.items
+            if step is steps[-1] and not any(call_id in self.answers for call_id in step.calls):
+                return
+            for call_id in step.calls:
+                answer = self.answers.get(call_id)
+                if answer is None:
+                    answer = Result(call_id, (TextPart(NO_RESULT),), self.calls[call_id].kind)
+                    self.healed["missing_result"] += 1
+                self.out.append(answer)
+
+    def _param(self, i: int) -> str:
+        return self.paths[i] or "previous_response_id"
+
+    def _orphan(self, i: int, item: Result) -> ToolwireError:
+        if item.call_id == LEGACY_ID:
+            message = f"Invalid parameter: no preceding 'function_call' of '{shown(item.name)}' waits for this message with role 'function'."
+        elif self.field == "messages":
+            message = "Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
+        else:
+            output = "custom tool call output" if item.kind == "custom" else "function call output"
+            message = f"No tool call found for {output} with call_id {shown(item.call_id)}."
+        return ToolwireError("invalid_request", message, param=self._param(i))
+
+
+def _same_call(one: Call, other: Call) -> bool:
+    """Whether both are one call. Clients serialize arguments anew when they replay them, so equal JSON counts as equal."""
+    if (one.name, one.kind, one.namespace) != (other.name, other.kind, other.namespace):
+        return False
+    if one.arguments == other.arguments:
+        return True
+    canonical = _canonical(one.arguments) if one.kind == "function" else None
+    return canonical is not None and canonical == _canonical(other.arguments)
+
+
+def _canonical(arguments: str) -> str | None:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,123 @@
+"""Output mode `obsidian-xml`: every completed call also appears as a `<use_tool>` block in the text.
+
+A pure transformer of events that stands behind `policy` and before an encoder; the calls themselves go through untouched. For clients that read tool
+requests from the text:
+
+    <use_tool>
+      <name>localSearch</name>
+      <query>a &lt; b</query>
+    </use_tool>
+
+Members stand in the order of the arguments. Texts are XML-escaped; numbers, literals, objects and arrays stand as the model wrote them, escaped.
+Arguments that this form can not carry (no JSON object, a key that is no XML name, a key that the form itself uses) keep all they hold in
+`<use_tool name="n">…</use_tool>`: JSON stays JSON, its angle brackets and ampersands written as \\u escapes, anything else is XML-escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text
+
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers are only measured, never converted
+_SPACE = re.compile(r"[ \t\n\r]*")
+_XML_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_OWN_TAGS = frozenset({"name", "args"})
+_XML_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"})
+_JSON_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+def to_obsidian_xml(name: str, arguments: str) -> str:
+    """The `<use_tool>` block of a call. Never raises, loses nothing of name or arguments."""
+    members = _members(arguments)
+    if members is not None and all(_XML_NAME.fullmatch(key) and key not in _OWN_TAGS for key, _ in members):
+        lines = [f"  <name>{name.translate(_XML_ESCAPES)}</name>"]
+        lines += [f"  <{key}>{value.translate(_XML_ESCAPES)}</{key}>" for key, value in members]
+        return "\n".join(["<use_tool>", *lines, "</use_tool>"])
+    body = arguments.translate(_JSON_ESCAPES) if _is_json(arguments) else arguments.translate(_XML_ESCAPES)
+    return f'<use_tool name="{name.translate(_XML_ESCAPES)}">{body}</use_tool>'
+
+
+def _members(arguments: str) -> list[tuple[str, str]] | None:
+    """Keys and values of a JSON object in their order, a string as its text, any other value as it is written; None when it is no object."""
+    try:
+        at = _skip(arguments, 0)
+        if arguments[at] != "{":
+            return None
+        at = _skip(arguments, at + 1)
+        members: list[tuple[str, str]] = []
+        while arguments[at] != "}" or members:
+            key, at = _DECODER.raw_decode(arguments, at)
+            at = _skip(arguments, at)
+            if not isinstance(key, str) or arguments[at] != ":":
+                return None
+            start = _skip(arguments, at + 1)
+            value, end = _DECODER.raw_decode(arguments, start)
+            members.append((key, value if arguments[start] == '"' else arguments[start:end]))
+            at = _skip(arguments, end)
+            if arguments[at] == "}":
+                break
+            if arguments[at] != ",":
+                return None
+            at = _skip(arguments, at + 1)
+        return members if _skip(arguments, at + 1) == len(arguments) else None
+    except (ValueError, IndexError, RecursionError):
+        return None
+
+
+def _skip(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class ObsidianXml:
+    """Adds the block behind each completed call; `delimiter` stands between two blocks. A call that was cut off gets none."""
+
+    def __init__(self, delimiter: str = "") -> None:
+        self._delimiter = delimiter
+        self._name: str | None = None  # of the open call
+        self._index = -1
+        self._arguments: list[str] = []
+        self._blocks = 0
+
+    def feed(self, events: list[Event]) -> list[Event]:
+        out: list[Event] = []
+        for event in events:
+            match event:
+                case CallBegin():
+                    self._complete(out)
+                    self._name, self._index, self._arguments = event.name, event.index, []
+                    out.append(event)
+                case CallArgs(index, delta):
+                    if index == self._index:
+                        self._arguments.append(delta)
+                    out.append(event)
+                case CallEnd(index, status):
+                    out.append(event)
+                    if index == self._index:
+                        self._complete(out, kept=status != "truncated")
+                case Finish(reason):
+                    self._complete(out, kept=reason in ("stop", "tool_calls"))
+                    out.append(event)
+                case Failure():
+                    self._complete(out, kept=False)
+                    out.append(event)
+                case _:
+                    out.append(event)
+        return out
+
+    def _complete(self, out: list[Event], *, kept: bool = True) -> None:
+        if self._name is not None and kept:
+            block = to_obsidian_xml(self._name, "".join(self._arguments) or "{}")
+            out.append(Text(self._delimiter + block if self._blocks else block))
+            self._blocks += 1
+        self._name, self._index, self._arguments = None, -1, []

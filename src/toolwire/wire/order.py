@@ -1,0 +1,253 @@
+"""The one table of legal order.
+
+Law 2: whatever a backend sends, the encoders see only the steps that this automaton gives, and every sequence of steps is legal on the wire:
+
+    (Open(item) Delta(item)* Close(item))* (End | Fail)
+
+One item is open at a time. Text behind a call opens a new item; a call closes open text. An empty piece is no step. A call that ends without
+arguments gets "{}". What comes too late (behind the end, or for a call that is no longer open) is dropped and counted, never sent out of order. A
+run that stops without an end is a failure. `Usage` and `Dropped` are remembered and are no steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from toolwire.core.errors import KINDS
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
+from toolwire.core.ids import IdFactory
+from toolwire.wire.sse import scrub
+
+ItemKind = Literal["text", "refusal", "thought", "summary", "function", "custom"]
+ItemStatus = Literal["completed", "incomplete"]
+
+CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
+CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
+EMPTY_ARGUMENTS = "{}"
+CUT = frozenset({"length", "content_filter"})
+"""Reasons for which an answer ended before it was complete."""
+
+
+# --- the steps ---------------------------------------------------------------------------------------------------------------------------------
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
+    """A thing that opens, grows and closes. `index` counts all items of the run, `call_index` its calls; both from 0 without a gap."""
+
+    kind: ItemKind
+    index: int
+    call_index: int = -1
+    call_id: str = ""
+    name: str = ""
+
+
+class Open(msgspec.Struct, frozen=True, gc=False):
+    item: Item
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    item: Item
+    text: str
+
+
+class Close(msgspec.Struct, frozen=True, gc=False):
+    item: Item
+    status: ItemStatus
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """The run ended by itself. `stop` with calls is already `tool_calls` here."""
+
+    reason: FinishReason
+
+
+class Fail(msgspec.Struct, frozen=True):
+    failure: Failure
+
+
+Step: TypeAlias = Open | Delta | Close | End | Fail
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------------------------------
+
+OPEN, DELTA, CLOSE, BREAK, END, FAIL, LATE = "open", "delta", "close", "break", "end", "fail", "late"
+"""Actions. CLOSE completes the open item, BREAK closes it as incomplete, LATE drops and counts the event."""
+
+Actions: TypeAlias = tuple[str, ...]
+
+_ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
+    # symbol       nothing open     content open           call open              ended
+    "content": ((OPEN, DELTA), (CLOSE, OPEN, DELTA), (CLOSE, OPEN, DELTA), (LATE,)),
+    "begin": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
+    "args": ((LATE,), (LATE,), (DELTA,), (LATE,)),
+    "end": ((), (), (CLOSE,), ()),
+    "finish": ((END,), (CLOSE, END), (CLOSE, END), (LATE,)),
+    "cut": ((END,), (BREAK, END), (BREAK, END), (LATE,)),
+    "failure": ((FAIL,), (BREAK, FAIL), (BREAK, FAIL), (LATE,)),
+    "stray": ((LATE,), (LATE,), (LATE,), (LATE,)),
+    "nothing": ((), (), (), ()),
+}
+
+
+def _expanded() -> dict[str, dict[str, Actions]]:
+    """The table by state (`idle`, the kind of the open item, `ended`) and symbol; content of the open item's own kind is a DELTA."""
+    columns: dict[str, int] = {"idle": 0, **dict.fromkeys(CONTENT_KINDS, 1), **dict.fromkeys(CALL_KINDS, 2), "ended": 3}
+    table: dict[str, dict[str, Actions]] = {}
+    for state, column in columns.items():
+        row = {symbol: cells[column] for symbol, cells in _ROWS.items() if symbol != "content"}
+        row.update({kind: (DELTA,) if kind == state else _ROWS["content"][column] for kind in CONTENT_KINDS})
+        table[state] = row
+    return table
+
+
+TABLE = _expanded()
+_JUST_DELTA: Actions = (DELTA,)
+IDLE = TABLE["idle"]
+IN_TEXT = TABLE["text"]
+"""The row of an order whose open item is a text."""
+
+
+# --- the engine --------------------------------------------------------------------------------------------------------------------------------
+
+
+class Order:
+    """Feeds on a run's events, gives steps. `single_call`: the wire can carry one call only (legacy functions); more are dropped and counted."""
+
+    def __init__(self, ids: IdFactory, *, single_call: bool = False) -> None:
+        self.usage: Usage | None = None
+        self.calls = 0
+        self.dropped: dict[str, int] = {}
+        self._ids = ids
+        self._single_call = single_call
+        self.row = IDLE
+        """The table's row of the state that the run is in."""
+        self._item = Item("text", -1)
+        self._items = 0
+        self._source = -1  # the backend's index of the open call
+        self._bare = False  # the open call has no arguments yet
+
+    @property
+    def ended(self) -> bool:
+        return self.row is TABLE["ended"]
+
+    def feed(self, events: Sequence[Event]) -> list[Step]:
+        if self.row is IDLE and 2 <= len(events) <= 3 and (told := self._told_at_once(events)):
+            return told
+        steps: list[Step] = []
+        for event in events:
+            if type(event) is Text:
+                text = event.text
+                symbol = "text" if text else "nothing"
+            elif type(event) is Usage:
+                self.usage = event
+                continue
+            elif type(event) is CallArgs:
+                text = event.delta
+                symbol = "args" if text and event.index == self._source else "stray" if text else "nothing"
+            else:
+                symbol, text = self._read(event)
+            actions = self.row[symbol]
+            if actions == _JUST_DELTA:  # nearly every event
+                steps.append(Delta(self._item, text))
+                self._bare = False
+                continue
+            for action in actions:
+                if action is DELTA:
+                    steps.append(Delta(self._item, text))
+                elif action is OPEN:
+                    steps.append(Open(self._opened(event, symbol)))
+                else:
+                    self._act(action, event, text, steps)
+        return steps
+
+    def _told_at_once(self, events: Sequence[Event]) -> list[Step] | None:
+        """What the table makes of a text and its end, which is what most answers are that come at once. None: it is something else."""
+        first, last = events[0], events[-1]
+        if type(first) is not Text or type(last) is not Finish or not first.text:
+            return None
+        if len(events) == 3:
+            used = events[1]
+            if type(used) is not Usage:
+                return None
+            self.usage = used
+        item = self._item = Item("text", self._items)
+        self._items += 1
+        self._enter("ended")
+        return [Open(item), Delta(item, first.text), Close(item, "incomplete" if last.reason in CUT else "completed"), End(self._reason(last.reason))]
+
+    def finish(self) -> list[Step]:
+        """The backend stopped. Gives no steps when the run has ended properly."""
+        return [] if self.ended else self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
+
+    def stop(self) -> None:
+        """Nothing more may be sent: a sibling has failed and taken the whole answer with it."""
+        self.row = TABLE["ended"]
+
+    def _read(self, event: Event) -> tuple[str, str]:
+        """The table's symbol for any event but Text, Usage and CallArgs, and the text it carries."""
+        if isinstance(event, Finish):
+            return ("cut" if event.reason in CUT else "finish"), ""
+        if isinstance(event, CallBegin):
+            return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
+        elif isinstance(event, CallEnd):
+            # A truncated call stays open: how it closes depends on what ends the run.
+            return ("end" if event.index == self._source and event.status != "truncated" else "nothing"), ""
+        elif isinstance(event, Thought) and event.text:
+            return ("summary" if event.summary else "thought"), event.text
+        elif isinstance(event, Refusal) and event.text:
+            return "refusal", event.text
+        elif isinstance(event, Dropped):
+            self._drop(event.kind, event.count)
+        elif isinstance(event, Failure):
+            return "failure", ""
+        return "nothing", ""
+
+    def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:
+        """Any action but DELTA and OPEN."""
+        if action is CLOSE or action is BREAK:
+            if self._bare and action is CLOSE and self._item.kind == "function":
+                steps.append(Delta(self._item, EMPTY_ARGUMENTS))
+            steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
+            self._enter("idle")
+        elif action is END and isinstance(event, Finish):
+            steps.append(End(self._reason(event.reason)))
+            self._enter("ended")
+        elif action is FAIL and isinstance(event, Failure):
+            steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
+            self._enter("ended")
+        else:
+            self._drop("late", len(text) or 1)
+
+    def _opened(self, event: Event, symbol: str) -> Item:
+        """The item that opens: a call, or content of the kind that the symbol names."""
+        if isinstance(event, CallBegin):
+            self._item = Item(event.kind, self._items, self.calls, scrub(event.id) if event.id else self._ids("call_"), scrub(event.name))
+            self.calls += 1
+            self._enter(event.kind, event.index)
+            self._bare = True
+        else:
+            self._item = Item(symbol, self._items)  # type: ignore[arg-type]
+            self._enter(symbol)
+        self._items += 1
+        return self._item
+
+    def _enter(self, state: str, source: int = -1) -> None:
+        self.row = TABLE[state]
+        self._source = source
+        self._bare = False
+
+    def _reason(self, reason: FinishReason) -> FinishReason:
+        if reason in CUT:
+            return reason
+        return "tool_calls" if self.calls else "stop"
+
+    def _refuse(self) -> str:
+        self._drop("parallel", 1)
+        return "nothing"
+
+    def _drop(self, kind: str, count: int) -> None:
+        self.dropped[kind] = self.dropped.get(kind, 0) + count

@@ -1,0 +1,352 @@
+"""Steps → the Responses API: the stream of events, and the Response object that ends it.
+
+Law 3: `response()` is the object of the terminal event, so a body that is not streamed, and what is stored, are the fold of the stream. Law 6:
+sequence numbers count from 0 without a gap; deltas are increments and their concatenation is the text of the `.done` events. Law 7: a delta is a
+prepared prefix, the sequence number, a prepared middle, the text's JSON, a prepared suffix.
+
+- `response.created` and `response.in_progress` go out with the first output, at the latest with the end.
+- `feed` never sends the terminal event; `finish` does.
+- A failure closes the open item as incomplete and ends in `response.failed`, never in a bare end of the stream.
+- A reasoning item has no status, as at OpenAI, unless it was cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolwire.core.errors import response_error
+from toolwire.core.events import Event, Failure, Text, Usage
+from toolwire.core.ids import IdFactory
+from toolwire.core.turn import ToolSpec, Turn
+from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
+
+# --- the shapes of items, as data --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part inside an item. `part` is its object, `field` the key that holds its text, `index` names its place in the events."""
+
+    events: str
+    index: str
+    part: dict[str, Any]
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a kind of item looks. `events` is the stem of `.delta` and `.done`; `text_field` holds the text in `.done`, `also` stands beside it."""
+
+    id_prefix: str
+    item: dict[str, Any]
+    events: str
+    text_field: str
+    part: Part | None = None
+    holder: str = ""
+    also: dict[str, Any] | None = None
+    names_call: bool = False
+
+
+_TEXT_PART = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
+_MESSAGE = {"id": "", "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+
+SHAPES: dict[str, Shape] = {
+    "text": Shape(
+        "msg_",
+        _MESSAGE,
+        "response.output_text",
+        "text",
+        Part("response.content_part", "content_index", _TEXT_PART, "text"),
+        "content",
+        {"logprobs": []},
+    ),
+    "refusal": Shape(
+        "msg_",
+        _MESSAGE,
+        "response.refusal",
+        "refusal",
+        Part("response.content_part", "content_index", {"type": "refusal", "refusal": ""}, "refusal"),
+        "content",
+    ),
+    "thought": Shape(
+        "rs_",
+        {"id": "", "type": "reasoning", "summary": [], "content": []},
+        "response.reasoning_text",
+        "text",
+        Part("response.content_part", "content_index", {"type": "reasoning_text", "text": ""}, "text"),
+        "content",
+    ),
+    "summary": Shape(
+        "rs_",
+        {"id": "", "type": "reasoning", "summary": []},
+        "response.reasoning_summary_text",
+        "text",
+        Part("response.reasoning_summary_part", "summary_index", {"type": "summary_text", "text": ""}, "text"),
+        "summary",
+    ),
+    "function": Shape(
+        "fc_",
+        {"id": "", "type": "function_call", "call_id": "", "name": "", "status": "in_progress", "arguments": ""},
+        "response.function_call_arguments",
+        "arguments",
+        names_call=True,
+    ),
+    "custom": Shape(
+        "ctc_",
+        {"id": "", "type": "custom_tool_call", "call_id": "", "name": "", "status": "in_progress", "input": ""},
+        "response.custom_tool_call_input",
+        "input",
+    ),
+}
+
+INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+ECHOED_DEFAULTS: dict[str, Any] = {
+    "background": False,
+    "max_tool_calls": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "truncation": "disabled",
+}
+"""Request fields that a Response repeats as they came, and what stands there when the client sent none."""
+
+
+OPEN_RESPONSES: Mapping[str, Any] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "usage": None}
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
+    """The Response object before any output, keys in OpenAI's order. A key whose null the schema refuses (`user`, `usage`) is left out; Open
+    Responses demands `usage` of null, and penalties that OpenAI's schema does not have."""
+    echo = turn.echo
+
+    def echoed(name: str, own: Any, default: Any = None) -> Any:
+        value = echo.get(name)
+        value = own if value is None else value
+        return default if value is None else value
+
+    plain = {name: echoed(name, default) for name, default in ECHOED_DEFAULTS.items()}
+    response: dict[str, Any] = {
+        "id": id,
+        "object": "response",
+        "created_at": created,
+        "status": "in_progress",
+        "background": plain["background"],
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": echoed("instructions", turn.instructions),
+        "max_output_tokens": echoed("max_output_tokens", turn.sampling.max_tokens),
+        "max_tool_calls": plain["max_tool_calls"],
+        "model": turn.model,
+        "output": [],
+        "parallel_tool_calls": echoed("parallel_tool_calls", turn.parallel),
+        "previous_response_id": turn.previous_response_id,
+        "prompt_cache_key": plain["prompt_cache_key"],
+        "reasoning": {"effort": turn.sampling.effort, "summary": turn.sampling.summary, **(echo.get("reasoning") or {})},
+        "safety_identifier": plain["safety_identifier"],
+        "service_tier": "default",
+        "store": echoed("store", turn.store),
+        "temperature": echoed("temperature", turn.sampling.temperature, 1.0),
+        "text": _text_echo(turn),
+        "tool_choice": plain["tool_choice"],
+        "tools": [_tool_echo(tool) for tool in echo.get("tools") or map(_tool_wire, turn.tools)],
+        "top_logprobs": plain["top_logprobs"],
+        "top_p": echoed("top_p", turn.sampling.top_p, 1.0),
+        "truncation": plain["truncation"],
+        **(OPEN_RESPONSES if turn.open_responses else {}),
+        "metadata": dict(turn.metadata),
+    }
+    if turn.user is not None:
+        response["user"] = turn.user
+    return response
+
+
+def _text_echo(turn: Turn) -> dict[str, Any]:
+    sent = turn.echo.get("text")
+    if sent:
+        return {"format": {"type": "text"}, **{key: value for key, value in sent.items() if value is not None}}
+    return {"format": {"type": "text"}, "verbosity": turn.sampling.verbosity or "medium"}
+
+
+def _tool_wire(tool: ToolSpec) -> dict[str, Any]:
+    """A tool as a client would have written it, for a Turn that was not made from a Responses request."""
+    if tool.kind == "custom":
+        return {"type": "custom", "name": tool.name, "description": tool.description, "format": dict(tool.format or {"type": "text"})}
+    return {"type": "function", "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters), "strict": tool.strict}
+
+
+def _tool_echo(tool: Any) -> Any:
+    """A function tool with what the client left out. `strict` says what was done: a tool is strict only where the client asked for it."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return tool
+    filled = {"description": None, "parameters": {}, **tool}
+    filled["strict"] = tool.get("strict") is True
+    filled["parameters"] = tool.get("parameters") or {}
+    return filled
+
+
+# --- the encoder -------------------------------------------------------------------------------------------------------------------------------
+
+
+class ResponsesEncoder:
+    """A streamed answer. `feed` gives all frames of a batch as one write, `finish` ends the stream, `response` is the object it ended with."""
+
+    def __init__(self, turn: Turn, *, id: str, created: int, ids: IdFactory, clock: Callable[[], float] | None = None) -> None:
+        self.failure: Failure | None = None
+        self._order = Order(ids)
+        self._ids = ids
+        self._clock = clock or (lambda: created)
+        self._response = response_template(turn, id, created)
+        self._namespaces = {tool.name: tool.namespace for tool in turn.tools if tool.namespace is not None}
+        self._sequence = 0
+        self._terminal = ""
+        self._item: dict[str, Any] = {}  # the open item's object, and its shape and text so far
+        self._shape = SHAPES["text"]
+        self._parts: list[str] = []
+        self._around = (b"", b"", b"")  # what stands before, between and behind number and text of the open item's deltas
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._order.usage
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """What the order left out, by kind."""
+        return self._order.dropped
+
+    def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
+        """The frames of a batch of events, empty when the batch gives nothing to send."""
+        return self._frames(self._order.feed(events))
+
+    def say(self, text: str) -> bytes:
+        """As `feed`, for a piece of text: nearly every batch of a stream."""
+        return b"".join(self._delta(text)) if self._order.row is IN_TEXT and text else self.feed([Text(text)])
+
+    def finish(self, comment: str | None = None) -> bytes:
+        """The end: what is still open closes, the comment as a block of its own, the terminal event."""
+        frames = [self._frames(self._order.finish())]
+        if not self._sequence:
+            self._begin(frames)
+        if comment is not None:
+            frames.append(comment_frame(comment))
+        frames.append(self._frame(f"response.{self._terminal}", {"response": self.response()}))
+        return b"".join(frames)
+
+    def response(self) -> dict[str, Any]:
+        """The Response as it stands: after the end, the object of the terminal event."""
+        response = {**self._response, "output": list(self._response["output"])}
+        if self._terminal and self.usage is not None:
+            response["usage"] = usage_object(self.usage)
+        return response
+
+    def _frames(self, steps: list[Step]) -> bytes:
+        frames: list[bytes] = []
+        for step in steps:
+            if type(step) is Delta:
+                frames += self._delta(step.text)
+            elif type(step) is Open:
+                self._open(step.item, frames)
+            elif type(step) is Close:
+                self._close(step, frames)
+            elif type(step) is End:
+                self._end(step)
+            elif type(step) is Fail:
+                self._fail(step.failure)
+        return b"".join(frames)
+
+    def _delta(self, text: str) -> tuple[bytes, ...]:
+        number = self._sequence
+        self._sequence = number + 1
+        try:
+            piece = json_bytes(text)
+        except UnicodeEncodeError:
+            text = scrub(text)
+            piece = json_bytes(text)
+        self._parts.append(text)
+        before, between, behind = self._around
+        return before, b"%d" % number, between, piece, behind
+
+    def _frame(self, event: str, body: dict[str, Any]) -> bytes:
+        frame = b"event: " + event.encode() + b"\ndata: " + encode({"type": event, "sequence_number": self._sequence, **body}) + b"\n\n"
+        self._sequence += 1
+        return frame
+
+    def _begin(self, frames: list[bytes]) -> None:
+        fresh = {**self._response, "status": "in_progress", "output": [], "error": None, "incomplete_details": None, "completed_at": None}
+        frames.append(self._frame("response.created", {"response": fresh}))
+        frames.append(self._frame("response.in_progress", {"response": fresh}))
+
+    def _open(self, item: Item, frames: list[bytes]) -> None:
+        if not self._sequence:
+            self._begin(frames)
+        shape = self._shape = SHAPES[item.kind]
+        self._parts = []
+        self._item = {**shape.item, "id": self._ids(shape.id_prefix)}
+        if item.name or item.call_id:
+            self._item.update(call_id=item.call_id, name=item.name)
+            if item.name in self._namespaces:
+                self._item["namespace"] = self._namespaces[item.name]
+        frames.append(self._frame("response.output_item.added", {"output_index": item.index, "item": self._item}))
+        where = self._where(item)
+        if shape.part is not None:
+            frames.append(self._frame(f"{shape.part.events}.added", {**where, "part": shape.part.part}))
+        event = f"{shape.events}.delta"
+        self._around = (
+            f'event: {event}\ndata: {{"type":"{event}","sequence_number":'.encode(),
+            b"," + encode(where)[1:-1] + b',"delta":',
+            (b"," + encode(shape.also)[1:] if shape.also else b"}") + b"\n\n",
+        )
+
+    def _close(self, step: Close, frames: list[bytes]) -> None:
+        item, shape, where = step.item, self._shape, self._where(step.item)
+        text = joined(self._parts)
+        name = {"name": item.name} if shape.names_call else {}
+        frames.append(self._frame(f"{shape.events}.done", {**where, **name, shape.text_field: text, **(shape.also or {})}))
+        done = dict(self._item)
+        if shape.part is None:
+            done[shape.text_field] = text
+        else:
+            part = {**shape.part.part, shape.part.field: text}
+            frames.append(self._frame(f"{shape.part.events}.done", {**where, "part": part}))
+            done[shape.holder] = [part]
+        if "status" in done or step.status == "incomplete":
+            done["status"] = step.status
+        frames.append(self._frame("response.output_item.done", {"output_index": item.index, "item": done}))
+        self._response["output"].append(done)
+        self._parts = []
+
+    def _where(self, item: Item) -> dict[str, Any]:
+        where: dict[str, Any] = {"item_id": self._item["id"], "output_index": item.index}
+        if self._shape.part is not None:
+            where[self._shape.part.index] = 0
+        return where
+
+    def _end(self, step: End) -> None:
+        cut = INCOMPLETE_REASONS.get(step.reason)
+        self._terminal = "incomplete" if cut else "completed"
+        self._response["status"] = self._terminal
+        if cut:
+            self._response["incomplete_details"] = {"reason": cut}
+        else:
+            self._response["completed_at"] = int(self._clock())
+
+    def _fail(self, failure: Failure) -> None:
+        self.failure = failure
+        self._terminal = "failed"
+        self._response["status"] = "failed"
+        self._response["error"] = response_error(failure)

@@ -1,0 +1,202 @@
+"""Server-sent events, both directions, and the JSON bytes that travel in them.
+
+Rules kept here:
+- A frame is written whole. A comment never holds a line break, so it can not end a frame early.
+- JSON never fails on a text: a lone surrogate, which no UTF-8 can carry, becomes U+FFFD.
+- The reader gives the same events however the bytes are cut (inside a UTF-8 character, between CR and LF), in time linear in the bytes,
+  and holds no more than its limit.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from toolwire.core.errors import ToolwireError
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+READ_LIMIT = 16 * 1024 * 1024
+
+json_bytes = msgspec.json.Encoder().encode
+"""The fast encoder for texts that are known to be clean; it raises UnicodeEncodeError on a lone surrogate."""
+
+
+# --- writing -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def scrub(text: str) -> str:
+    """The text as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def encode(value: Any) -> bytes:
+    """JSON of any value made of dicts, lists, texts, numbers and None; never raises on a text."""
+    try:
+        return json_bytes(value)
+    except UnicodeEncodeError:
+        return json_bytes(_scrubbed(value))
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {_scrubbed(key): _scrubbed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item) for item in value]
+    return value
+
+
+def joined(parts: list[str]) -> str:
+    """Parts that were sent one by one, as one text. Scrubbed part by part: the whole must equal what the client concatenates."""
+    text = "".join(parts)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join(map(scrub, parts))
+    return text
+
+
+def data_frame(value: Any) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"
+
+
+def comment_frame(text: str) -> bytes:
+    """A comment block of its own, which every client skips."""
+    return b": " + " ".join(scrub(text).splitlines()).encode() + b"\n\n"
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------------------------------
+
+
+class SseEvent(NamedTuple):
+    """An event with a name. Events without one are given as their bare data."""
+
+    name: str
+    data: bytes
+
+
+_BOM = b"\xef\xbb\xbf"
+_one_event = re.compile(rb"data: ([^\r\n]*+)\n\n").fullmatch
+
+
+class SseReader:
+    """Blocks of bytes → events: `bytes` for data alone, `SseEvent` where the stream names the event. Comments, ids and retry times are skipped."""
+
+    def __init__(self, limit: int = READ_LIMIT) -> None:
+        self._limit = limit
+        self._partial: list[bytes] = []  # pieces of a line that has not ended
+        self._partial_size = 0
+        self._data: list[bytes] = []  # data lines of an event that has not ended
+        self._name = ""
+        self._size = 0
+        self._after_cr = False
+        self._head: bytes | None = b""  # the first bytes, until it is known whether they are a byte order mark
+        self._resting = False  # nothing is pending, and the last block was of the usual kind
+
+    def one(self, block: bytes) -> re.Match[bytes] | None:
+        """The usual read, of one event that is one line of data: a match whose first group is that. None: `feed` it."""
+        return _one_event(block) if self._resting and len(block) <= self._limit else None
+
+    def feed(self, block: bytes) -> list[bytes | SseEvent]:
+        """The events that this block completes. Raises `ToolwireError` of kind `backend` when an event outgrows the limit."""
+        if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and len(block) <= self._limit and self._at_rest():
+            self._head = None
+            whole_events = block[6:-2].split(b"\n\ndata: ")
+            if block.count(b"\n") == 2 * len(whole_events):  # the usual read: whole events, of one line of data each
+                self._resting = True
+                return list(whole_events)
+        self._resting = False
+        if self._head is not None:
+            block = self._behind_mark(block)
+        if self._after_cr and block:
+            self._after_cr = False
+            if block[:1] == b"\n":
+                block = block[1:]
+        if b"\r" in block:
+            self._after_cr = block.endswith(b"\r")
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        events: list[bytes | SseEvent] = []
+        if b"\n" not in block:
+            self._keep(block)
+            return events
+        if self._partial:
+            block = b"".join(self._partial) + block
+            self._partial.clear()
+            self._partial_size = 0
+        *whole, rest = block.split(b"\n\n")
+        for text in whole:
+            if text[:6] == b"data: " and b"\n" not in text and not self._data and not self._name and len(text) <= self._limit:
+                events.append(text[6:])
+            else:
+                self._lines(text.split(b"\n"), events)
+                self._dispatch(events)
+        *lines, partial = rest.split(b"\n")
+        if lines:
+            self._lines(lines, events)
+        self._keep(partial)
+        return events
+
+    def finish(self) -> list[bytes | SseEvent]:
+        """The last event, when the stream ended without the blank line that should close it."""
+        events: list[bytes | SseEvent] = []
+        if self._head:
+            self._keep(self._head)
+        self._head = None
+        self._lines([b"".join(self._partial)], events)
+        self._partial.clear()
+        self._partial_size = 0
+        self._dispatch(events)
+        return events
+
+    def _at_rest(self) -> bool:
+        """Nothing is pending; the first block may begin with data as well as with a byte order mark."""
+        return not (self._partial or self._data or self._name or self._head or self._after_cr)
+
+    def _behind_mark(self, block: bytes) -> bytes:
+        head = (self._head or b"") + block
+        if len(head) < len(_BOM) and _BOM.startswith(head):
+            self._head = head
+            return b""
+        self._head = None
+        return head.removeprefix(_BOM)
+
+    def _lines(self, lines: list[bytes], events: list[bytes | SseEvent]) -> None:
+        for line in lines:
+            if not line:
+                self._dispatch(events)
+                continue
+            self._check(len(line))
+            field, _, value = line.partition(b":")
+            if not field:
+                continue
+            self._size += len(line)
+            self._check(0)
+            value = value.removeprefix(b" ")
+            if field == b"data":
+                self._data.append(value)
+            elif field == b"event":
+                self._name = value.decode("utf-8", "replace")
+
+    def _dispatch(self, events: list[bytes | SseEvent]) -> None:
+        if self._data:
+            data = b"\n".join(self._data)
+            events.append(SseEvent(self._name, data) if self._name else data)
+            self._data.clear()
+        self._name = ""
+        self._size = 0
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._partial.append(piece)
+            self._partial_size += len(piece)
+            self._check(self._partial_size)
+
+    def _check(self, more: int) -> None:
+        if more > self._limit or self._size > self._limit:
+            raise ToolwireError("backend", f"The backend sent an event larger than {self._limit} bytes.")

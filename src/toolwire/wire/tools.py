@@ -1,0 +1,301 @@
+"""What the model may call: tools in every shape clients send, and the choice among them.
+
+| wire tool                                         | becomes                                                                     |
+|---------------------------------------------------|-----------------------------------------------------------------------------|
+| function, nested (chat) or flat (Responses)       | ToolSpec, on both endpoints                                                 |
+| custom, nested or flat                            | ToolSpec of kind `custom`; its grammar in the flat shape                    |
+| namespace                                         | its tools, each a ToolSpec with the namespace set                           |
+| hosted (web_search, mcp, …) and unknown types     | skipped, with a note                                                        |
+| legacy `functions`                                | ToolSpec; with `tools` beside them they are ignored, with a note            |
+
+A name that stands twice at the top level is refused; where a namespace is involved, the first one holds and the later is skipped with a note. A
+choice that forces a hosted tool counts as `auto`, with a note; one that names an undeclared tool, or demands a call where nothing can be called, is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Api, ToolChoice, ToolSpec
+from toolwire.wire.checks import (
+    Note,
+    array,
+    invalid,
+    leftover,
+    missing,
+    not_one_of,
+    object_,
+    one_of,
+    optional_string,
+    required_name,
+    required_string,
+    shown,
+    wrong_type,
+)
+
+Choice = tuple[ToolChoice, Any]
+"""A choice, and how a Responses object repeats it (None: the client sent none)."""
+
+HOSTED = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+REDACTED = "<redacted>"
+"""What capturing tools write in place of a value; captured requests are replayed as they are."""
+OF_FUNCTION = frozenset({"type", "function", "name", "description", "parameters", "strict"})
+OF_CUSTOM = frozenset({"type", "custom", "name", "description", "format"})
+OF_NAMESPACE = frozenset({"type", "name", "tools"})
+"""The members of a tool that are read; the others are noted."""
+MODES = ("none", "auto", "required")
+CALLABLE = ("function", "custom")
+NOTHING = ToolChoice("none")
+ANYTHING = ToolChoice("auto")
+
+
+class Toolbox:
+    """The tools of one request. Built by `read` or `read_legacy`; `choose` and `choose_legacy` read the choice against it."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._specs: dict[str, ToolSpec] = {}
+        self.echo: list[Any] = []
+        self.notes: list[Note] = []
+        self._skipped: set[str] = set()  # types of the tools that were skipped
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(self._specs.values())
+
+    # --- declarations ---------------------------------------------------------------------------------------------------------------------------
+
+    def read(self, tools: Any) -> None:
+        array("tools", tools)
+        for i, tool in enumerate(tools):
+            path = f"tools[{i}]"
+            object_(path, tool)
+            kind = required_string(tool, "type", path)
+            if kind in CALLABLE:
+                spec, wire = self._callable(kind, tool, path)
+                self._declare(spec, f"{path}.{kind}.name" if type(tool.get(kind)) is dict else f"{path}.name")
+                self.echo.append(wire)
+            elif kind == "namespace":
+                self._namespace(tool, path)
+                self.echo.append(tool)
+            else:
+                self._skip("tools", kind)
+                self.echo.append(tool)
+
+    def read_legacy(self, functions: Any) -> None:
+        array("functions", functions)
+        for i, function in enumerate(functions):
+            path = f"functions[{i}]"
+            object_(path, function)
+            self._declare(_function(function, path), f"{path}.name")
+            leftover(function, OF_FUNCTION, "functions", self.notes)
+
+    def _callable(self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None) -> tuple[ToolSpec, dict[str, Any]]:
+        """A function or custom tool, and its flat form."""
+        inner = tool.get(kind)
+        for holder in (tool, inner) if type(inner) is dict else (tool,):
+            leftover(holder, OF_CUSTOM if kind == "custom" else OF_FUNCTION, "tools", self.notes)
+        if inner is None:
+            if self.api == "chat" and namespace is None and tool.get("name") is None:
+                raise missing(f"{path}.{kind}")
+            inner = tool
+        else:
+            path = f"{path}.{kind}"
+            object_(path, inner)
+        if kind == "custom":
+            spec = _custom(inner, path, namespace)
+            wire = tool if inner is tool else {"type": "custom", **inner}
+            return spec, wire if spec.format is None else {**wire, "format": spec.format}
+        spec = _function(inner, path, namespace)
+        wire = {"type": "function", "name": spec.name, "description": inner.get("description"), "parameters": spec.parameters}
+        return spec, {**wire, "strict": spec.strict}
+
+    def _namespace(self, tool: dict[str, Any], path: str) -> None:
+        name = required_name(tool, path)
+        optional_string(tool, "description", path)
+        leftover(tool, OF_NAMESPACE, "tools.namespace", self.notes)
+        nested = tool.get("tools")
+        if nested is None:
+            raise missing(f"{path}.tools")
+        array(f"{path}.tools", nested)
+        for i, entry in enumerate(nested):
+            inside = f"{path}.tools[{i}]"
+            object_(inside, entry)
+            kind = required_string(entry, "type", inside)
+            if kind in CALLABLE:
+                self._declare(self._callable(kind, entry, inside, name)[0], f"{inside}.name")
+            else:
+                self._skip("tools", kind)
+
+    def _declare(self, spec: ToolSpec, path: str) -> None:
+        first = self._specs.setdefault(spec.name, spec)
+        if first is spec:
+            return
+        if first.namespace is None and spec.namespace is None:
+            raise invalid(path, f"duplicate name '{shown(spec.name)}'. Each tool needs a name of its own.")
+        self._note("tools.namespace", "ignored:duplicate_name")
+
+    def _skip(self, field: str, kind: str) -> None:
+        self._skipped.add(kind)
+        self._note(f"{field}.{kind if kind in HOSTED else 'unknown'}", "ignored")
+
+    def _note(self, field: str, disposition: str) -> None:
+        if (field, disposition) not in self.notes:
+            self.notes.append((field, disposition))
+
+    # --- the choice -----------------------------------------------------------------------------------------------------------------------------
+
+    def choose(self, choice: Any) -> Choice:
+        default = ANYTHING if self._specs else NOTHING
+        if choice is None:
+            return default, None
+        if choice == REDACTED:
+            self._note("tool_choice", "ignored:redacted")
+            return default, None
+        if type(choice) is str:
+            if choice not in MODES:
+                raise not_one_of("tool_choice", choice, MODES)
+            if choice == "auto":
+                return default, choice
+            if choice == "required":
+                self._need_tools("tool_choice")
+            return ToolChoice(cast(Literal["none", "required"], choice)), choice
+        if type(choice) is not dict:
+            raise wrong_type("tool_choice", "one of a string or an object", choice)
+        kind = required_string(choice, "type", "tool_choice")
+        if kind in CALLABLE:
+            name = self._declared(kind, choice, "tool_choice")
+            return ToolChoice("required", name), {"type": kind, "name": name}
+        if kind == "allowed_tools":
+            return self._allowed(choice)
+        if kind in HOSTED or kind in self._skipped:
+            self._note("tool_choice", "ignored:hosted_tool")
+            return default, choice
+        raise not_one_of("tool_choice.type", kind, (*CALLABLE, "allowed_tools"))
+
+    def choose_legacy(self, choice: Any) -> ToolChoice:
+        """`function_call`: none, auto or a name."""
+        if type(choice) is dict:
+            return ToolChoice("required", self._known(required_string(choice, "name", "function_call"), "function", "function_call.name"))
+        if type(choice) is not str:
+            raise wrong_type("function_call", "one of a string or an object", choice)
+        if choice not in ("none", "auto"):
+            raise not_one_of("function_call", choice, ("none", "auto"))
+        return ANYTHING if choice == "auto" and self._specs else NOTHING
+
+    def _allowed(self, choice: dict[str, Any]) -> Choice:
+        inner, path = choice.get("allowed_tools"), "tool_choice.allowed_tools"
+        if inner is None:
+            if self.api == "chat" and choice.get("tools") is None:
+                raise missing(path)
+            inner, path = choice, "tool_choice"
+        object_(path, inner)
+        mode = required_string(inner, "mode", path)
+        one_of("auto", "required")(f"{path}.mode", mode)
+        tools = inner.get("tools")
+        if tools is None:
+            raise missing(f"{path}.tools")
+        array(f"{path}.tools", tools)
+        if not tools:
+            raise invalid(f"{path}.tools", "empty array. Expected an array with minimum length 1, but got an empty array instead.")
+        names: dict[str, str] = {}
+        for i, entry in enumerate(tools):
+            where = f"{path}.tools[{i}]"
+            object_(where, entry)
+            kind = required_string(entry, "type", where)
+            if kind in CALLABLE:
+                names[self._declared(kind, entry, where)] = kind
+            else:
+                self._skip("tool_choice", kind)
+        echo = {"type": "allowed_tools", "mode": mode, "tools": [{"type": kind, "name": name} for name, kind in names.items()]}
+        if names:
+            return ToolChoice(cast(Literal["auto", "required"], mode), None, tuple(names)), echo
+        if mode == "required":
+            raise invalid(f"{path}.tools", "a call is required, but none of the allowed tools can be served here.")
+        return NOTHING, {**echo, "tools": tools}
+
+    def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
+        """The name that a choice gives, nested or flat, if it was declared."""
+        inner = entry.get(kind)
+        if inner is None:
+            if self.api == "chat" and entry.get("name") is None:
+                raise missing(f"{path}.{kind}")
+            inner = entry
+        else:
+            path = f"{path}.{kind}"
+            object_(path, inner)
+        return self._known(required_string(inner, "name", path), kind, f"{path}.name")
+
+    def _known(self, name: str, kind: str, path: str) -> str:
+        self._need_tools(path)
+        spec = self._specs.get(name)
+        if spec is None or spec.kind != kind:
+            raise ToolwireError("invalid_value", f"Tool choice '{shown(name)}' not found in 'tools' parameter.", param=path)
+        return name
+
+    def _need_tools(self, path: str) -> None:
+        if not self._specs:
+            raise invalid(path, "a call can only be demanded when 'tools' that can be served are specified.")
+
+
+# --- single tools ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _function(tool: Mapping[str, Any], path: str, namespace: str | None = None) -> ToolSpec:
+    name = required_name(tool, path)
+    description = optional_string(tool, "description", path) or ""
+    parameters = tool.get("parameters")
+    if parameters is None:
+        parameters = {}
+    elif type(parameters) is not dict:
+        raise wrong_type(f"{path}.parameters", "an object", parameters)
+    strict = tool.get("strict")
+    if strict is not None and type(strict) is not bool:
+        raise wrong_type(f"{path}.strict", "a boolean", strict)
+    return ToolSpec(name, description, parameters, strict is True, "function", None, namespace)
+
+
+def _custom(tool: Mapping[str, Any], path: str, namespace: str | None) -> ToolSpec:
+    name = required_name(tool, path)
+    description = optional_string(tool, "description", path) or ""
+    shape = tool.get("format")
+    if shape is not None:
+        object_(f"{path}.format", shape)
+        one_of("text", "grammar")(f"{path}.format.type", required_string(shape, "type", f"{path}.format"))
+        if shape["type"] == "grammar":
+            shape = _grammar(shape, f"{path}.format")
+    return ToolSpec(name, description, {}, False, "custom", shape, namespace)
+
+
+def _grammar(shape: dict[str, Any], path: str) -> dict[str, Any]:
+    inner = shape.get("grammar")
+    if inner is None:
+        inner = shape
+    else:
+        path = f"{path}.grammar"
+        object_(path, inner)
+    syntax = required_string(inner, "syntax", path)
+    one_of("lark", "regex")(f"{path}.syntax", syntax)
+    return {"type": "grammar", "syntax": syntax, "definition": required_string(inner, "definition", path)}

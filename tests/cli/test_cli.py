@@ -1,0 +1,153 @@
+"""The command line: help with an example, one clear line for what a person can mend, and nothing slow before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from toolwire.cli.main import COMMANDS, main
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("TOOLWIRE_CONFIG", "XDG_CONFIG_HOME", "PORT", "PROXY_API_KEY", "PROXY_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"example: toolwire {command}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"toolwire {version('toolwire')}\n"
+
+
+def test_without_a_command_the_help_is_shown_and_the_status_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and all(command.name in shown.err for command in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--bogus"], ["serve", "--port", "x"], ["nonsense"], ["serve", "--log-level", "loud"]])
+def test_a_wrong_call_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "word"),
+    [
+        ("[server]\nprot = 1\n", ["serve"], "server.port"),
+        ("[server]\nprot = 1\n", ["models"], "server.port"),
+        ("", ["serve", "--host", "0.0.0.0"], "server.keys"),
+        ("", ["serve", "--port", "99999"], "server.port"),
+        ("", ["serve", "--config", "gone.toml"], "gone.toml"),
+        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--port", "0"], "postgresql"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_status_2(text: str, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toolwire.toml").write_text(text)
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("toolwire: ") and shown.err.count("\n") == 1 and word in shown.err
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ('script = "say a\\nsya b"', "models.m: script: line 2: unknown word 'sya'"),
+        ('script = "parts.txt"', "models.m: script parts.txt: line 3: pause: expected a duration"),
+        ('writes = "klingon"', "models.m: writes: unknown dialect 'klingon'"),
+        ('dialects = ["klingon"]', "models.m: dialects: unknown dialect 'klingon'"),
+    ],
+)
+def test_a_typo_in_a_script_is_one_line_with_the_model_and_the_place(model: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toolwire.toml").write_text(f'[models.m]\nbackend = "scripted"\n{model}\n')
+    Path("parts.txt").write_text("say a\n\npause long\n")
+    assert main(["models"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and words in shown.err and "unexpected" not in shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["models"], ["models", "--json"], ["doctor"], ["approvals", "audit"], ["keys"], ["ask", "hi"], ["--version"], ["--help"]]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str], unbuffered: str) -> None:
+    Path("toolwire.toml").write_text('[models.demo]\nbackend = "scripted"\n')
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "toolwire", *arguments]
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    finally:
+        os.close(writing)
+    assert done.stderr == "" and (done.returncode == 141 or arguments == ["--help"])
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["--help"]])
+def test_an_output_that_can_not_be_written_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "toolwire", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "toolwire: the output could not be written: the disk is full\n")
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "serve", "--config", "gone.toml"], ["serve", "--config", "gone.toml", "--debug"]])
+def test_debug_shows_the_traceback(arguments: list[str]) -> None:
+    with pytest.raises(Exception, match=r"gone\.toml"):
+        main(arguments)
+
+
+def test_print_config_shows_what_is_in_force_and_no_secret(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("toolwire.toml").write_text('[server]\nkeys = ["sk-secret"]\nport = 1\n')
+    monkeypatch.setenv("TOOLWIRE_SERVER__PORT", "2")
+    monkeypatch.setenv("TOOLWIRE_TOOLS__DEDUP", "true")
+    assert main(["serve", "--print-config", "--host", "0.0.0.0"]) == 0
+    text = capsys.readouterr().out
+    shown = tomllib.loads(text)
+    assert (shown["server"]["host"], shown["server"]["port"], shown["tools"]["dedup"]) == ("0.0.0.0", 2, True)
+    assert "sk-secret" not in text
+
+
+def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toolwire.toml").write_text('[models."acme/one"]\nbackend = "scripted"\n[models.two]\nbackend = "scripted"\n')
+    assert main(["models"]) == 0
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES"]
+    assert first.split()[:3] == ["acme/one", "scripted", "native"] and second.split()[0] == "two"
+    assert main(["models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in rows] == ["acme/one", "two"] and "tools" in rows[0]["capabilities"]
+
+
+def test_images_by_url_are_listed_only_for_models_that_take_images(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toolwire.toml").write_text(
+        '[models.seeing]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n[models.blind]\nbackend = "local"\ngguf = "none.gguf"\n'
+    )
+    assert main(["models", "--json"]) == 0
+    can = {row["id"]: row["capabilities"] for row in json.loads(capsys.readouterr().out)}
+    assert {"images", "image_urls"} <= set(can["seeing"]) and not {"images", "image_urls"} & set(can["blind"])
+
+
+def test_the_command_line_imports_nothing_heavy_before_a_command_runs() -> None:
+    heavy = {"uvicorn", "starlette", "aiohttp", "msgspec", "prometheus_client", "sqlite3", "asyncio"}
+    code = f"import sys, toolwire.cli.main as m; m.build_parser('serve'); print(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,101 @@
+"""The store, as a command opens it: what a person can mend is said."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import sqlite3
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from toolwire.core.errors import ToolwireError
+from toolwire.store import disk
+from toolwire.store import opening as storing
+from toolwire.store.store import Store
+
+
+@pytest.fixture
+def no_side_files(tmp_path: Path) -> Path:
+    """A store beside which SQLite can not write, as on a disk without room."""
+    path = tmp_path / "toolwire.db"
+    (tmp_path / "toolwire.db-wal").mkdir()
+    return path
+
+
+async def test_a_full_disk_is_named_with_the_file(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    with pytest.raises(ToolwireError, match=rf"^store {no_side_files}: can not be opened: the disk is full$"):
+        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+            pass
+
+
+FULL = """
+import resource, shutil, sys
+from types import SimpleNamespace
+from toolwire.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+shutil.disk_usage = lambda folder: SimpleNamespace(free=0)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", [("keys", "add", "laptop"), ("serve", "--port", "0")])
+async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "toolwire.db"
+    environment = {**os.environ, "TOOLWIRE_STORE__URL": f"sqlite:///{path}", "HOME": str(tmp_path)}
+    async with storing.opened(Store(f"sqlite:///{path}")) as store:  # keeps them there
+        assert await store.get("resp_1", "") is None and (tmp_path / "toolwire.db-wal").exists()
+        started = asyncio.create_subprocess_exec(sys.executable, "-c", FULL, *command, stderr=PIPE, stdout=DEVNULL, cwd=tmp_path, env=environment)
+        _, errors = await (await started).communicate()
+    assert errors.decode() == f"toolwire: store {path}: can not be opened: the disk is full\n"
+
+
+async def test_a_store_that_another_process_writes_to_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
+    path = tmp_path / "toolwire.db"
+    async with storing.opened(Store(f"sqlite:///{path}")):
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with storing.opened(Store(f"sqlite:///{path}")) as store:
+                assert await store.get("resp_1", "") is None
+
+
+async def test_a_folder_that_can_not_be_written_is_named(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != no_side_files.parent)
+    with pytest.raises(ToolwireError, match=rf"can not be opened: the folder {no_side_files.parent} can not be written$"):
+        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+            pass
+
+
+async def test_what_the_disk_is_not_at_fault_for_is_told_as_it_is(no_side_files: Path) -> None:
+    with pytest.raises(ToolwireError, match=r"can not be opened: (disk I/O error|unable to open database file)$"):
+        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+            pass
+
+
+async def test_a_store_that_opens_is_open_until_the_end(tmp_path: Path) -> None:
+    async with storing.opened(Store(f"sqlite:///{tmp_path}/toolwire.db")) as store:
+        assert await store.get("resp_1", "") is None
+    with pytest.raises(ToolwireError, match="closed"):
+        await store.get("resp_1", "")
+
+
+def test_refusals_of_a_disk_have_words() -> None:
+    assert disk.why(OSError(errno.ENOSPC, "No space left on device")) == disk.why(OSError(errno.EDQUOT, "x")) == "the disk is full"
+    assert disk.why(OSError(errno.EROFS, "x")) == "the disk is read-only"
+    assert disk.why(OSError(errno.EIO, "Input/output error")) == "Input/output error" and disk.why(OSError("so")) == "so"
+
+
+def test_of_a_folder_that_is_not_there_yet_the_nearest_is_asked(tmp_path: Path) -> None:
+    assert disk.hindrance(tmp_path / "a" / "b" / "c.db", 1) == ""
+    (tmp_path / "file").touch()
+    assert disk.hindrance(tmp_path / "file" / "c.db", 1) == f"{tmp_path}/file is not a folder"
+    assert disk.hindrance(tmp_path / "c.db", 1 << 62) == "the disk is full"
