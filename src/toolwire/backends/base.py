@@ -6,9 +6,11 @@ of the backend gave: the pipeline sends what it yields in one write. Closing the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
+from weakref import WeakMethod
 
 from toolwire.core.events import Event
 from toolwire.core.turn import Result, Turn
@@ -134,3 +136,19 @@ class ParkingBackend(Backend, Protocol):
     """A backend whose runs can be parked. `run` must work too: it is a live run that is cancelled when its first segment ends."""
 
     def open(self, turn: Turn) -> LiveRun: ...
+
+
+FrameTap = Callable[[str, Any], None]
+"""Takes a raw frame of a backend's wire: a label, and bytes, text or an object."""
+
+frames: ContextVar[WeakMethod[FrameTap] | None] = ContextVar("frames", default=None)
+"""Where the frames of the request that is being answered are recorded.
+
+Weak, because connections, processes and timers that begin in a request hold on to its context.
+"""
+
+
+def frame_tap() -> FrameTap | None:
+    """For a backend with a wire of its own: what takes the raw frames of the run that begins now. None: nobody records."""
+    tap = frames.get()
+    return None if tap is None else tap()
