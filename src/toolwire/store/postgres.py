@@ -73,9 +73,9 @@ class PostgresEngine(Engine):
         host, port = given.get("host", ""), given.get("port", "5432")
         self.name = f"postgresql://{given.get('user', '')}@{host}:{port}/{given.get('dbname', '')}"
         self._given = {**_DEFAULTS, **given, "client_encoding": "UTF8", "autocommit": True}
-        self._pool: ConnectionPool[_Line] | None = None
+        self._pool: ConnectionPool[_DeadlineConnection] | None = None
         self._connecting = threading.Lock()
-        self._first: _Line | None = None
+        self._first: _DeadlineConnection | None = None
         self._opened = False
         self._newer_logged = False
         self._try_after = 0.0
@@ -90,7 +90,7 @@ class PostgresEngine(Engine):
 
     def check(self) -> str:
         try:
-            _Line.connect(**self._given).close()
+            _DeadlineConnection.connect(**self._given).close()
         except psycopg.Error as error:
             raise not_opened(self.name, first_line(error)) from error
         return self.name
@@ -100,11 +100,11 @@ class PostgresEngine(Engine):
     def _call(self, work: Callable[[Connection], T], action: str, deadline: float) -> T:
         again = action == "read"
         while True:
-            pool, line = self._taken(deadline)
+            pool, raw = self._taken(deadline)
             try:
-                return work(PostgresConnection(line))
+                return work(PostgresConnection(raw))
             except psycopg.Error as error:
-                if not line.broken:
+                if not raw.broken:
                     raise self._failure(error, action, temporary=_temporary(error)) from error
                 if not again or time.monotonic() >= deadline:
                     log.error("store %s: %s failed: %s", self.name, action, first_line(error))
@@ -113,23 +113,23 @@ class PostgresEngine(Engine):
             except UNREADABLE as error:
                 raise self._failure(error, action, temporary=False) from error
             finally:
-                pool.putconn(line)
+                pool.putconn(raw)
 
-    def _taken(self, deadline: float) -> tuple[ConnectionPool[_Line], _Line]:
+    def _taken(self, deadline: float) -> tuple[ConnectionPool[_DeadlineConnection], _DeadlineConnection]:
         while True:
             pool = self._reached()
             try:
-                line = pool.getconn(timeout=deadline - time.monotonic())
+                raw = pool.getconn(timeout=deadline - time.monotonic())
             except PoolClosed:  # by `_not_reconnected`
                 continue
             except PoolTimeout as error:
                 raise _unreachable() from error
-            if not line.ended():
-                line.deadline = deadline
-                return pool, line
+            if not raw.ended():
+                raw.deadline = deadline
+                return pool, raw
             # Not by the pool's `check`: after a second bad connection it waits a second or more.
-            line.close()
-            pool.putconn(line)
+            raw.close()
+            pool.putconn(raw)
 
     def _disconnect(self) -> None:
         if self._pool is not None:
@@ -142,7 +142,7 @@ class PostgresEngine(Engine):
 
     # --- connecting -----------------------------------------------------------------------------------------
 
-    def _reached(self) -> ConnectionPool[_Line]:
+    def _reached(self) -> ConnectionPool[_DeadlineConnection]:
         """The pool. Connects if there is none; other threads wait for the result."""
         with self._connecting:
             if self._pool is not None and not self._pool.closed:
@@ -158,12 +158,12 @@ class PostgresEngine(Engine):
             self.reachable = self._opened = True
             return self._pool
 
-    def _connected(self) -> ConnectionPool[_Line]:
+    def _connected(self) -> ConnectionPool[_DeadlineConnection]:
         """Connects directly first: the pool connects in the background, where nobody sees the error."""
-        with _Line.connect(**self._given) as self._first:
+        with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
         pool = ConnectionPool(
-            connection_class=_Line,
+            connection_class=_DeadlineConnection,
             kwargs=self._given,
             min_size=1,
             max_size=CONNECTIONS,
@@ -172,7 +172,7 @@ class PostgresEngine(Engine):
             reconnect_failed=self._not_reconnected,
             open=False,
         )
-        pool.open(wait=True, timeout=CONNECT_S)
+        pool.open(wait=True, timeout=ANSWER_S)
         return pool
 
     def _not_connected(self, error: BaseException) -> ToolwireError:
@@ -192,18 +192,18 @@ class PostgresEngine(Engine):
             # In a thread: `close` waits for the pool's threads, of which this is one.
             threading.Thread(target=pool.close, kwargs={"timeout": 0}, daemon=True).start()
 
-    def _prepare(self, line: _Line) -> None:
+    def _prepare(self, raw: _DeadlineConnection) -> None:
         """Configures a new connection, and creates or migrates the tables where that is necessary."""
-        line.deadline = time.monotonic() + (ANSWER_S if self._opened else OPENING_S)
-        line.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        line.execute("SELECT set_config('statement_timeout', %s, false)", (str(int(STATEMENT_S * 1000)),))
+        raw.deadline = time.monotonic() + (ANSWER_S if self._opened or self._closed else OPENING_S)
+        raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        raw.execute("SELECT set_config('statement_timeout', %s, false)", (str(int(STATEMENT_S * 1000)),))
         query = "SELECT current_setting('server_encoding'), to_regclass('toolwire_schema') IS NOT NULL"
-        found = line.execute(query).fetchone()
+        found = raw.execute(query).fetchone()
         assert found is not None
         if found[0] != "UTF8":
             message = f"store {self.name}: the database's encoding is {found[0]}, it must be UTF8"
             raise ToolwireError("server", message)
-        version = _version(line) if found[1] else 0
+        version = _version(raw) if found[1] else 0
         if version > schema.newest() and self._opened:
             # A newer node has migrated the tables. Migrations only add to them, so this node goes on.
             if not self._newer_logged:
@@ -211,22 +211,22 @@ class PostgresEngine(Engine):
                 log.warning("store %s: %s %d; restart this node with it", self.name, what, version)
                 self._newer_logged = True
         elif schema.missing(version, self.name):
-            self._migrate(line)
+            self._migrate(raw)
 
-    def _migrate(self, line: _Line) -> None:
-        with line.transaction():
-            line.execute("SET LOCAL statement_timeout = 0")
-            line.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
-            line.execute("CREATE TABLE IF NOT EXISTS toolwire_schema (version BIGINT NOT NULL)")
-            version = _version(line)  # again: another node may have been first
+    def _migrate(self, raw: _DeadlineConnection) -> None:
+        with raw.transaction():
+            raw.execute("SET LOCAL statement_timeout = 0")
+            raw.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            raw.execute("CREATE TABLE IF NOT EXISTS toolwire_schema (version BIGINT NOT NULL)")
+            version = _version(raw)  # again: another node may have been first
             for statement in schema.missing(version, self.name):
-                line.execute(definition(statement))
-            line.execute("DELETE FROM toolwire_schema")
-            line.execute("INSERT INTO toolwire_schema VALUES (%s)", (schema.newest(),))
+                raw.execute(definition(statement))
+            raw.execute("DELETE FROM toolwire_schema")
+            raw.execute("INSERT INTO toolwire_schema VALUES (%s)", (schema.newest(),))
 
 
-def _version(line: _Line) -> int:
-    row = line.execute("SELECT version FROM toolwire_schema").fetchone()
+def _version(raw: _DeadlineConnection) -> int:
+    row = raw.execute("SELECT version FROM toolwire_schema").fetchone()
     return int(row[0]) if row is not None else 0
 
 
@@ -254,7 +254,7 @@ def _unreachable() -> ToolwireError:
 # --- one connection -----------------------------------------------------------------------------------------
 
 
-class _Line(psycopg.Connection[Any]):
+class _DeadlineConnection(psycopg.Connection[Any]):
     """A connection that waits for answers until `deadline` only; psycopg itself has no such limit."""
 
     deadline = math.inf
@@ -274,7 +274,7 @@ class _Line(psycopg.Connection[Any]):
         raise psycopg.OperationalError("PostgreSQL does not answer")
 
     def ended(self) -> bool:
-        """Whether the server has sent something on the idle connection, which it does only to close it."""
+        """Whether the server has sent something on the idle connection: as a rule, that it closes it."""
         if self.closed:
             return True
         poll = select.poll()
@@ -285,18 +285,18 @@ class _Line(psycopg.Connection[Any]):
 class PostgresConnection:
     """A connection that takes SQL as the store writes it."""
 
-    def __init__(self, line: _Line) -> None:
-        self._line = line
+    def __init__(self, raw: _DeadlineConnection) -> None:
+        self._raw = raw
 
     def execute(self, query: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
-        return self._line.execute(translated(query), [_value(each) for each in parameters])
+        return self._raw.execute(translated(query), [_value(each) for each in parameters])
 
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
-        with self._line.cursor() as cursor:
+        with self._raw.cursor() as cursor:
             cursor.executemany(translated(query), [[_value(each) for each in row] for row in rows])
 
     def transaction(self) -> AbstractContextManager[Any]:
-        return self._line.transaction()
+        return self._raw.transaction()
 
 
 def _value(value: Any) -> Any:
