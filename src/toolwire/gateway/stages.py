@@ -41,7 +41,7 @@ class Writer(Protocol):
 
 
 class Stages:
-    """The stages of one choice under one plan. `begin` starts a run of the backend: the first one, or a second attempt."""
+    """The stages of one choice under one plan. Call `begin` before the batches of each run of the backend."""
 
     def __init__(
         self,
@@ -60,7 +60,6 @@ class Stages:
         self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
         self._attempts = 0
         self._used = Usage(0, 0)
-        self.begin()
 
     def begin(self, parks: bool = False) -> None:
         """Reads a run of the backend from its start. `parks`: its calls may wait for their results after the response."""
