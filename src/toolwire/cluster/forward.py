@@ -303,7 +303,7 @@ class Forwarding:
             return None
         outcome, answer = await self._pass_on(peer, api, exchange, raw)
         self._outcomes.labels(outcome).inc()
-        self.log.passed_on(exchange, key_id, api, peer.id, outcome)
+        self.log.passed_on(exchange.request_id, key_id, api, peer.id, outcome)
         return answer
 
     async def _owner(self, calls: Collection[str], key_id: str) -> Peer | None:
