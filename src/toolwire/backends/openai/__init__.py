@@ -15,9 +15,9 @@ backend.py   the connection: pool, timeouts, retry, cancel
 """
 
 from toolwire.backends.openai.backend import OpenAIBackend
-from toolwire.backends.openai.discover import Asker, ListedModel, identify, list_models
+from toolwire.backends.openai.discover import Probe, ListedModel, identify, list_models
 from toolwire.backends.openai.options import OPTIONS, OpenAIOptions
 from toolwire.backends.openai.profiles import PROFILES, Profile
 from toolwire.backends.openai.render import render
 
-__all__ = ["OPTIONS", "PROFILES", "Asker", "ListedModel", "OpenAIBackend", "OpenAIOptions", "Profile", "identify", "list_models", "render"]
+__all__ = ["OPTIONS", "PROFILES", "ListedModel", "OpenAIBackend", "OpenAIOptions", "Probe", "Profile", "identify", "list_models", "render"]

@@ -45,7 +45,7 @@ class Said(NamedTuple):
     server: str
 
 
-class Asker:
+class Probe:
     """Asks one server. `base_url` ends with `/v1`, `root` is what stands before it."""
 
     def __init__(self, base_url: str, api_key: str, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None) -> None:
@@ -88,12 +88,12 @@ def _object(said: Said | None) -> Entry:
 # --- who ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def identify(asker: Asker) -> Profile | None:
+async def identify(probe: Probe) -> Profile | None:
     """The kind of server at an address that does not tell it. None: it did not answer, so it may be asked again. Servers far away are not asked."""
-    known = by_address(asker.base)
-    if known is not None or not is_near(asker.base):
+    known = by_address(probe.base)
+    if known is not None or not is_near(probe.base):
         return known or GENERIC
-    said = await asker.ask(asker.base + "/models")
+    said = await probe.ask(probe.base + "/models")
     if said is None:
         return None
     found = by_models(_owners(said.text), said.server)
@@ -102,7 +102,7 @@ async def identify(asker: Asker) -> Profile | None:
     for profile in PROFILES.values():
         if profile.probe is not None:
             path, words = profile.probe
-            said = await asker.ask(asker.root + path)
+            said = await probe.ask(probe.root + path)
             if said is not None and words in said.text:
                 return profile
     return GENERIC
@@ -119,14 +119,14 @@ def _owners(text: str) -> list[str]:
 # --- what it says of one model -----------------------------------------------------------------------------------------------------------------
 
 
-async def facts_of(asker: Asker, profile: Profile, model: str) -> Facts | None:
+async def facts_of(probe: Probe, profile: Profile, model: str) -> Facts | None:
     """What the server tells of this model before it is asked to do anything. None: it is not there, or still loads, so it may be asked again."""
     if profile.name == "ollama":
-        shown = await asker.ask(asker.root + "/api/show", {"model": model})
+        shown = await probe.ask(probe.root + "/api/show", {"model": model})
         return None if shown is None else Facts(tools=_has(_object(shown).get("capabilities"), "tools"))
     if profile.name == "llamacpp":
-        props = await asker.ask(asker.root + "/props")
-        lark = None if props is None or not props.text else await _takes_lark(asker)
+        props = await probe.ask(probe.root + "/props")
+        lark = None if props is None or not props.text else await _takes_lark(probe)
         return None if lark is None else Facts(tools=_template_tools(_object(props)), lark=lark)
     return Facts()
 
@@ -138,10 +138,10 @@ def _template_tools(props: Entry) -> bool | None:
     return tools if isinstance(tools, bool) else None
 
 
-async def _takes_lark(asker: Asker) -> bool | None:
+async def _takes_lark(probe: Probe) -> bool | None:
     """Whether llama.cpp was built with llguidance, which it must be told of by no grammar: another build would abort. With llguidance it turns any
     JSON schema into a Lark grammar, which stands in the settings that it answers with. None: it is too busy to say."""
-    answer = await asker.ask(asker.root + "/completion", {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}})
+    answer = await probe.ask(probe.root + "/completion", {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}})
     if answer is None:
         return None
     settings = _object(answer).get("generation_settings")
@@ -152,25 +152,24 @@ async def _takes_lark(asker: Asker) -> bool | None:
 # --- the models --------------------------------------------------------------------------------------------------------------------------------
 
 
-async def list_models(base_url: str, api_key: str, profile: Profile, session: aiohttp.ClientSession) -> list[ListedModel]:
+async def list_models(probe: Probe, profile: Profile) -> list[ListedModel]:
     """The models that a server offers for chat, in its order; embedding models and the like are left out. Empty where it does not answer."""
-    asker = Asker(base_url, api_key, session)
     listing = LISTINGS.get(profile.name)
     entries: list[Entry] = []
     if listing is not None:
-        entries = _entries(await asker.json((asker.root if listing.root else asker.base) + listing.path), listing.items)
+        entries = _entries(await probe.json((probe.root if listing.root else probe.base) + listing.path), listing.items)
         models = [model for entry in entries if (model := listing.read(entry)) is not None]
     if not entries:
-        models = [model for entry in _entries(await asker.json(asker.base + "/models"), "data") if (model := _plain(entry)) is not None]
+        models = [model for entry in _entries(await probe.json(probe.base + "/models"), "data") if (model := _plain(entry)) is not None]
     if profile.name == "ollama":
-        models = await _shown(asker, models)
+        models = await _shown(probe, models)
     if profile.name == "llamacpp" and len(models) == 1:
-        tools = _template_tools(await asker.json(asker.root + "/props"))
+        tools = _template_tools(await probe.json(probe.root + "/props"))
         models = [ListedModel(models[0].id, tools, models[0].context)]
     return list({model.id: model for model in models}.values())
 
 
-async def _shown(asker: Asker, models: list[ListedModel]) -> list[ListedModel]:
+async def _shown(probe: Probe, models: list[ListedModel]) -> list[ListedModel]:
     """Older Ollama lists do not say what a model can do; its page does."""
     gate = asyncio.Semaphore(SHOWN_AT_ONCE)
 
@@ -178,7 +177,7 @@ async def _shown(asker: Asker, models: list[ListedModel]) -> list[ListedModel]:
         if model.tools is not None:
             return model
         async with gate:
-            shown = await asker.json(asker.root + "/api/show", {"model": model.id})
+            shown = await probe.json(probe.root + "/api/show", {"model": model.id})
         if _has(shown.get("capabilities"), "completion") is False:
             return None
         info = shown.get("model_info")

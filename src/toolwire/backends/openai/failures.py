@@ -149,7 +149,7 @@ def transport_failure(error: TransportFault | ToolwireError, started: bool) -> F
     return Failure(kind, words)
 
 
-def words_of(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """The upstream's own words in an error's body."""
     return _words(_error_in(body), body)
 

@@ -63,7 +63,7 @@ class Profile:
     that holds a whole answer to a JSON schema, `strict_schema` whether `strict` is said there; `grammar` is how an answer of text with calls in it is
     held to a form. `json_object`: that format is known. `text_parts`: a message may be a list of texts. `prefill`: an answer goes on with the last
     assistant message. `ignores`: request fields that it does not read. `takes`: those of `PASSABLE` that it reads. `vendor`: fields that OpenAI does
-    not have and that it may read. `sins`: what it does otherwise than OpenAI, for people; all of it is healed.
+    not have and that it may read. `deviations`: what it does otherwise than OpenAI, for people; all of it is healed.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Profile:
     ignores: frozenset[str] = field(default_factory=frozenset)
     takes: frozenset[str] = frozenset()
     vendor: frozenset[str] = VENDOR
-    sins: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
 
 
 _ROWS = (
@@ -119,7 +119,7 @@ _ROWS = (
         strict=True,
         strict_schema=False,
         takes=frozenset({"prediction"}),
-        sins=("comments between the chunks", "errors of a provider inside a stream that began well", "some models take tools but not `required`"),
+        deviations=("comments between the chunks", "errors of a provider inside a stream that began well", "some models take tools but not `required`"),
     ),
     Profile(
         # ollama docs/api/openai-compatibility.mdx ("[ ] tool_choice"), openai/openai.go (request struct, decodeImageURL, FromChatRequest: a list of
@@ -136,7 +136,7 @@ _ROWS = (
         text_parts=False,
         ignores=frozenset({"logit_bias", "user", "verbosity"}),
         vendor=frozenset(),  # options such as top_k exist on its own API alone
-        sins=(
+        deviations=(
             "`tool_choice` is not read",
             "calls come whole, several of them with index 0 (before 0.20), or with no index at all (before 0.4.7)",
             "`stop` behind calls (older ones)",
@@ -158,7 +158,7 @@ _ROWS = (
         firm=False,
         json_object=False,
         ignores=frozenset({"user", "verbosity"}),
-        sins=(
+        deviations=(
             "a named `tool_choice` is refused; `required` holds for GGUF models only",
             "`json_object` is refused",
             "empty ids",
@@ -177,7 +177,7 @@ _ROWS = (
         strict=True,
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
-        sins=("tools only with --enable-auto-tool-choice and --tool-call-parser", "`stop` as the reason of a named call"),
+        deviations=("tools only with --enable-auto-tool-choice and --tool-call-parser", "`stop` as the reason of a named call"),
     ),
     Profile(
         # python/sglang/srt/entrypoints/openai/protocol.py (owned_by; StructuralTagResponseFormat; strict), docs/advanced_features/structured_outputs
@@ -188,7 +188,7 @@ _ROWS = (
         owned_by=("sglang",),
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
-        sins=("without --tool-call-parser calls under `auto` stay text", "name and arguments of a call in chunks of their own"),
+        deviations=("without --tool-call-parser calls under `auto` stay text", "name and arguments of a call in chunks of their own"),
     ),
     Profile(
         # tools/server/server-common.cpp (tools need --jinja; a tool_choice that is no string counts as auto), server-context.cpp (owned_by, /props),
@@ -206,7 +206,7 @@ _ROWS = (
         grammar="lark",
         prefill=True,
         ignores=frozenset({"user", "verbosity"}),
-        sins=(
+        deviations=(
             "a template without tools drops them in silence",
             "`required` lets text stand before the call",
             "a named `tool_choice` counts as `auto`",
@@ -221,9 +221,9 @@ _ROWS = (
         4000,
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
-        sins=("what stands behind it decides", "index 0 for every call", "arguments as an object, and `stop` behind calls (ollama_chat)"),
+        deviations=("what stands behind it decides", "index 0 for every call", "arguments as an object, and `stop` behind calls (ollama_chat)"),
     ),
-    Profile("generic", "another server", "http://127.0.0.1:8000/v1", strict=True, sins=("all of the above are healed",)),
+    Profile("generic", "another server", "http://127.0.0.1:8000/v1", strict=True, deviations=("all of the above are healed",)),
 )
 
 PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}

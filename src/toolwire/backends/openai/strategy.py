@@ -214,7 +214,7 @@ class Facts:
     lark: bool = False
 
 
-class Ways:
+class ToolSupport:
     """The state of one model: its profile, what is known, what was refused."""
 
     def __init__(self, options: OpenAIOptions, model: str, clock: Callable[[], float]) -> None:
@@ -255,7 +255,7 @@ class Ways:
         self._refused[what] = self._clock() + FORGET_S
         self._settle()
 
-    def heals(self, what: Refused) -> bool:
+    def has_fallback(self, what: Refused) -> bool:
         """Whether another way is open when this is refused; else the refusal is an error like any other."""
         return what == "constraint" or self._options.tools == "auto"
 
