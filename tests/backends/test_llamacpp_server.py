@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.backends.openai import PROFILES, Probe, OpenAIBackend, identify, list_models
+from toolwire.backends.openai import PROFILES, OpenAIBackend, Probe, identify, list_models
 from toolwire.backends.openai import backend as backends
 from toolwire.testing.judges import Judge
 

@@ -13,8 +13,8 @@ import pytest
 
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.backends.openai import transport as encodings
-from toolwire.backends.openai.transport import decoded
 from toolwire.backends.openai.failures import CutOff
+from toolwire.backends.openai.transport import decoded
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure, Finish, Text
 from toolwire.core.turn import Message, TextPart, Turn

@@ -17,7 +17,6 @@ from toolwire.backends.openai import OpenAIBackend, OpenAIOptions, read
 from toolwire.backends.openai import backend as connection
 from toolwire.backends.openai.failures import RETRY_LIMIT_S, http_failure, stream_failure
 from toolwire.backends.openai.read import AnswerReader
-from toolwire.backends.openai.chunks import decode_text
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
@@ -362,7 +361,7 @@ def test_options_that_work_are_taken() -> None:
     assert options.api_key == "key" and options.dialects == ("hermes",)
 
 
-# --- the short way of a piece of text ----------------------------------------------------------------------------------------------------------
+# --- the typed decoder and the tolerant parser -----------------------------------------------------------------
 
 DELTAS = some.fixed_dictionaries(
     {},
@@ -403,37 +402,19 @@ def _fed(blocks: list[bytes]) -> list[list[Event]]:
 
 
 @given(some.lists(some.one_of(CHUNKS, some.just(TEXT)), max_size=8), some.sets(some.integers(0, 8)))
-def test_the_decoder_of_text_chunks_gives_what_the_general_one_gives(chunks: list[dict[str, Any]], alone: set[int]) -> None:
+def test_the_typed_decoder_gives_what_the_tolerant_parser_gives(
+    chunks: list[dict[str, Any]],
+    alone: set[int],
+) -> None:
     blocks = [b""]
     for place, one in enumerate(chunks):
         blocks[-1] += b"data: " + json.dumps(one).encode() + b"\n\n"
         if place not in alone:
             blocks.append(b"")
-    short = _fed([block for block in blocks if block])
+    typed = _fed([block for block in blocks if block])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "decode_text", msgspec.json.Decoder(int).decode)  # takes none of them
-        assert short == _fed([block for block in blocks if block])
-
-
-OTHER_DELTAS: tuple[dict[str, Any], ...] = ({"tool_calls": []}, {"refusal": ""}, {"content": [{"text": "w "}]})
-
-
-@pytest.mark.parametrize("more", OTHER_DELTAS)
-def test_the_decoder_of_text_chunks_is_tried_once_if_it_refuses(
-    more: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tried: list[bytes] = []
-    decode = decode_text
-
-    def trying(data: bytes) -> Any:
-        tried.append(data)
-        return decode(data)
-
-    monkeypatch.setattr(read, "decode_text", trying)
-    odd = {"choices": [{"index": 0, "delta": {"content": "w ", **more}, "finish_reason": None}]}
-    assert said(streamed(*[odd] * 20, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})) == "w " * 20
-    assert len(tried) == 1
+        patch.setattr(read, "decode", msgspec.json.Decoder(int).decode)  # refuses all of them
+        assert typed == _fed([block for block in blocks if block])
 
 
 # --- a whole body that is a text and its end -----------------------------------------------------------------

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.backends.openai import PROFILES, Probe, ListedModel, OpenAIBackend, OpenAIOptions, identify, list_models, render
+from toolwire.backends.openai import PROFILES, ListedModel, OpenAIBackend, OpenAIOptions, Probe, identify, list_models, render
 from toolwire.backends.openai.backend import ASK_AGAIN_S
-from toolwire.backends.openai.discover import Said, facts_of
+from toolwire.backends.openai.discover import Answer, facts_of
 from toolwire.backends.openai.profiles import by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
 from toolwire.backends.openai.strategy import Facts
@@ -187,8 +187,8 @@ async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
 class Busy(Probe):
     """Tells what stands ready, and has no time for anything that it would have to work for."""
 
-    async def ask(self, url: str, body: Any = None) -> Said | None:
-        return Said("{}", "llama.cpp") if body is None else None
+    async def ask(self, url: str, body: Any = None) -> Answer | None:
+        return Answer("{}", "llama.cpp") if body is None else None
 
 
 async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:

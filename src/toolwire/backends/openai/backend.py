@@ -4,8 +4,9 @@
 - Each network read becomes one batch of events.
 - Closing the iterator closes the connection at once, so that the server stops generating.
 - A client that does not stream gets its answer from one upstream body, which costs less.
-- The kind of server is identified before the first turn. If the server refuses tools, or what constrains them,
-  the backend remembers it and returns the one event `tools_unsupported`, so that the turn is planned again.
+- The kind of server is identified before the first turn. If the server refuses tools, or what constrains
+  them, the backend remembers it and returns the one event `tools_unsupported`, so that the turn is planned
+  again.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ class OpenAIBackend:
         self.model = self.options.model or id
         base = self.options.base_url.rstrip("/")
         self._models_url = URL(base + "/models")
-        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+        }
         if self.options.api_key:
             self._headers["Authorization"] = f"Bearer {self.options.api_key}"
         self._headers.update(self.options.headers)
@@ -228,7 +233,7 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
     return frozenset({"tools", "choice"}) if choice not in ("auto", "none") else frozenset({"tools"})
 
 
-# --- reading -------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 def _is_stream(response: Reply, turn: Turn) -> bool:
@@ -238,7 +243,7 @@ def _is_stream(response: Reply, turn: Turn) -> bool:
 
 
 class _Blocks:
-    """Reads a stream block by block. `limit`: the most bytes of a stream that is not passed on as it arrives."""
+    """Reads a stream block by block. `limit`: its most bytes, if it is not passed on as it arrives."""
 
     __slots__ = ("_frames", "_left", "_reader", "_response", "_trace", "_until")
 
@@ -293,7 +298,7 @@ def _too_large() -> ToolwireError:
     return ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
 
 
-# --- all models of a server ----------------------------------------------------------------------------------
+# --- all models of a server ---------------------------------------------------------------------------------
 
 
 class OpenAISource:
@@ -305,12 +310,13 @@ class OpenAISource:
 
     async def names(self) -> Sequence[str]:
         options = self.options
-        async with aiohttp.ClientSession(trust_env=options.proxy_from_env, headers=options.headers) as session:
-            probe = Probe(options.base_url, options.api_key, session)
+        async with aiohttp.ClientSession(trust_env=options.proxy_from_env) as session:
+            probe = Probe(options.base_url, options.api_key, session, options.headers)
             profile = options.server if options.profile != "auto" else await identify(probe)
             found = [] if profile is None else await list_models(probe, profile)
         if not found:
-            raise ToolwireError("backend_unavailable", f"The server at {options.base_url} did not list any model.")
+            nothing = f"The server at {options.base_url} did not list any model."
+            raise ToolwireError("backend_unavailable", nothing)
         return [model.id for model in found]
 
     def model(self, name: str) -> OpenAIBackend:

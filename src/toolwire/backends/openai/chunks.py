@@ -1,14 +1,15 @@
 """The JSON that a chat completions server sends, as types, with two decoders.
 
-`decode` (msgspec) reads what a server that follows OpenAI's API sends. `parse` reads any JSON tolerantly: content
-as a list of parts, numbers as strings, an object in place of a list of one, halves of surrogate pairs. Halves stay
-in texts and arguments, because the other half may be in the next chunk; in names and ids they become U+FFFD.
+`decode` (msgspec) reads what a server that follows OpenAI's API sends. `parse` reads any JSON tolerantly:
+content as a list of parts, numbers as strings, an object in place of a list of one, halves of surrogate
+pairs. Halves stay in texts and arguments, because the other half may be in the next chunk; in names and ids
+they become U+FFFD.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -18,13 +19,14 @@ from toolwire.wire.sse import scrub
 MOST_TOKENS = 2**53 - 1
 """A count above this, or below 0, is ignored."""
 
+
 class Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Any = None
     input: Any = None
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -34,7 +36,7 @@ class ToolCall(msgspec.Struct):
     arguments: Any = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     content: str | None = None
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = None
@@ -44,13 +46,13 @@ class Delta(msgspec.Struct):
     reasoning_details: Any = None
 
 
-class PartsDelta(Delta):
-    """A delta whose content is a list of parts, each as (is it reasoning, its text). Only `parse` makes it."""
+class PartsDelta(Delta, gc=False):
+    """A delta whose content is a list of parts: (is it reasoning, its text). Only `parse` makes it."""
 
     parts: list[tuple[bool, str]] = []
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     delta: Delta | None = None
     finish_reason: str | None = None
     index: int = 0
@@ -62,50 +64,22 @@ class Details(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class WireUsage(msgspec.Struct):
+class WireUsage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     choices: list[Choice] | None = None
     usage: WireUsage | None = None
     error: Any = None
 
 
-class TextDelta(msgspec.Struct, gc=False):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    reasoning_details: tuple[()] | None = None
-    tool_calls: None = None
-    refusal: None = None
-    function_call: None = None
-
-
-class TextChoice(msgspec.Struct, gc=False):
-    delta: TextDelta
-    finish_reason: None = None
-    index: Literal[0] = 0
-
-
-class TextChunk(msgspec.Struct, gc=False):
-    """A chunk of text or reasoning and nothing else, as nearly all are; the decoder refuses any other.
-
-    FIGURE
-    """
-
-    choices: tuple[TextChoice]
-    usage: None = None
-    error: None = None
-
-
-decode_text = msgspec.json.Decoder(TextChunk).decode
 decode = msgspec.json.Decoder(Chunk).decode
 NOT_AS_EXPECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the two decoders raise on JSON of another shape, and on what is not JSON."""
+"""What `decode` raises on JSON of another shape, and on what is not JSON."""
 
 
 def _count(value: int | None) -> int:
@@ -115,17 +89,20 @@ def _count(value: int | None) -> int:
 def usage_of(usage: WireUsage) -> Usage | None:
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    cached = prompt.cached_tokens if prompt is not None else None
-    reasoning = completion.reasoning_tokens if completion is not None else None
-    return Usage(_count(usage.prompt_tokens), _count(usage.completion_tokens), _count(cached), _count(reasoning))
+    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Usage(
+        _count(usage.prompt_tokens),
+        _count(usage.completion_tokens),
+        _count(read.cached_tokens) if read is not None else 0,
+        _count(written.reasoning_tokens) if written is not None else 0,
+    )
 
 
 # --- any JSON -----------------------------------------------------------------------------------------------
 
 
 def parse(data: bytes) -> Chunk:
-    """Reads a chunk or a body. Raises ValueError if it is not a JSON object, RecursionError if it is too deep."""
+    """Reads a chunk or a body. Raises ValueError, or RecursionError if it is nested too deeply."""
     value = json.loads(data.decode("utf-8", "replace"))
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -134,9 +111,8 @@ def parse(data: bytes) -> Chunk:
     error = value.get("error")
     if error is None and value.get("object") == "error":
         error = value
-    choices = value.get("choices")
-    usage = value.get("usage")
-    return Chunk(list(map(_choice, _dicts(choices))), _usage(usage) if isinstance(usage, dict) else None, error)
+    choices, usage = [_choice(entry) for entry in _dicts(value.get("choices"))], value.get("usage")
+    return Chunk(choices, _usage(usage) if isinstance(usage, dict) else None, error)
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
@@ -220,15 +196,16 @@ def _text(value: Any) -> str | None:
     if isinstance(value, list):
         return "".join(filter(None, map(_text, value)))
     if isinstance(value, dict):
-        texts = (value[key] for key in ("text", "content", "thinking") if isinstance(value.get(key), str | list))
-        return next(map(_text, texts), None)
+        found = (value.get(key) for key in ("text", "content", "thinking"))
+        return next((_text(text) for text in found if isinstance(text, str | list)), None)
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _int(value: Any) -> int | None:
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value.strip()[:18])
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and abs(value) < 1e18 else None
 
 
 def _clean(text: str | None) -> str | None:

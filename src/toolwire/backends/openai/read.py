@@ -1,19 +1,20 @@
 """The bytes of a server's response → events. Streams and whole bodies use the same code.
 
 Rules:
-  - Only choice 0 counts, and an empty text is nothing. `reasoning_content` and `reasoning` are two names for the
-    same thing; `reasoning_details` count where neither is present. Content parts of type `thinking` are reasoning.
-  - Text that arrives while the arguments of a call are open is sent after the call, because an encoder can have
-    only one of them open.
-  - A response ends with a finish reason, or with `[DONE]` after complete content. A stream that ends in any other
-    way was cut, which is a failure, never `stop`.
+  - Only choice 0 counts, and an empty text is nothing. `reasoning_content` and `reasoning` are two names
+    for the same thing; `reasoning_details` count where neither is present. Content parts of type `thinking`
+    are reasoning.
+  - Text that arrives while the arguments of a call are open is sent after the call, because an encoder can
+    have only one of them open.
+  - A response ends with a finish reason, or with `[DONE]` after complete content. A stream that ends in any
+    other way was cut, which is a failure, never `stop`.
   - A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure: a part is lost.
   - In a whole body every entry is a call of its own, whatever its id and index.
   - The name of a call stays as it is, unless it is the name of a declared tool in a habitual disguise
     ("functions.look:0", "look<|channel|>commentary"). `NativeArguments` repairs its arguments.
-  - If arguments are not complete when the finish reason arrives, the reader waits for them until the stream ends.
-    A call that stays incomplete ends the response with `length`. Arguments that arrive after their call was sent
-    without any are a failure.
+  - If arguments are not complete when the finish reason arrives, the reader waits for them until the stream
+    ends. A call that stays incomplete ends the response with `length`. Arguments that arrive after their
+    call was sent without any are a failure.
   - Half of a surrogate pair waits for the other half until something else arrives.
   - What waits, and what is kept of calls, is limited.
 """
@@ -29,28 +30,38 @@ from toolwire.backends.openai.chunks import (
     PartsDelta,
     ToolCall,
     decode,
-    decode_text,
     details_text,
     parse,
     usage_of,
 )
 from toolwire.backends.openai.failures import stream_failure
 from toolwire.core.assemble import NOT_JSON, CallAssembler, Fragment, mend
-from toolwire.core.events import CallEnd, CallKind, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallEnd,
+    CallKind,
+    Event,
+    Failure,
+    Finish,
+    FinishReason,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.turn import Message, TextPart, Turn
 from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.wire.sse import SseEvent, SseReader
 
-_FINISH_WORDS: dict[FinishReason, str] = {
-    "stop": "stop completed complete finished done halt cancelled end_turn eos stop_sequence",
-    "length": "length max_tokens max_output_tokens model_length token_limit token_limit_reached max_tokens_reached"
-    " truncated context_length model_context_window_exceeded",
-    "tool_calls": "tool_calls tool_call tool_use tool_completion tool_execution requires_tool"
-    " function_call function_calls function_execution",
-    "content_filter": "content_filter filtered safety safety_filter moderation policy_filter recitation refusal",
-}
-FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
+_FINISH_WORDS: tuple[tuple[FinishReason, str], ...] = (
+    ("stop", "stop completed complete finished done halt cancelled end_turn eos stop_sequence"),
+    ("length", "length max_tokens max_output_tokens model_length token_limit token_limit_reached"),
+    ("length", "max_tokens_reached truncated context_length model_context_window_exceeded"),
+    ("tool_calls", "tool_calls tool_call tool_use tool_completion tool_execution requires_tool"),
+    ("tool_calls", "function_call function_calls function_execution"),
+    ("content_filter", "content_filter filtered safety safety_filter moderation policy_filter recitation refusal"),
+)
+FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS for word in words.split()}
 """Words that servers use, in lower case. `error` is a failure; any other word means `stop`."""
 
 HELD_LIMIT = 8 * 1024 * 1024
@@ -58,6 +69,10 @@ HELD_LIMIT = 8 * 1024 * 1024
 CALLS_LIMIT = 64 * 1024 * 1024
 """Characters of all calls together."""
 CUT_OFF = "The upstream server's answer broke off before it was complete."
+NOT_WHOLE = "The upstream server sent a chunk that is not whole JSON."
+LATE_ARGUMENTS = "The upstream server sent arguments of a tool call after the call had ended."
+ERROR_AS_REASON = "The upstream server reported an error and ended its answer."
+ENDED_EARLY = "The upstream server ended its answer before it was complete."
 TOO_LARGE = "The upstream server's tool calls cannot be put in order within the limits of memory."
 TOO_DEEP = "The upstream server's answer is nested too deeply."
 _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
@@ -84,7 +99,6 @@ class AnswerReader:
         self._half = ""  # of a surrogate pair
         self._half_of: type[Text | Thought | Refusal] = Text
         self._has_content = self._has_broken_call = self._is_body = False
-        self._only_text = True  # until a chunk holds anything but text and reasoning
 
     def feed(self, block: bytes) -> list[Event]:
         return self._read(self._sse.feed(block))
@@ -119,8 +133,6 @@ class AnswerReader:
             if self.ended:
                 break
             data = frame.data if isinstance(frame, SseEvent) else frame
-            if self._only_text and self._take_text(data, out):
-                continue
             try:
                 chunk = decode(data)
                 if chunk.choices is None and chunk.usage is None and chunk.error is None:
@@ -129,21 +141,6 @@ class AnswerReader:
             except NOT_AS_EXPECTED:
                 self._take_unexpected(data, isinstance(frame, SseEvent) and frame.name == "error", out)
         return out
-
-    def _take_text(self, data: bytes, out: list[Event]) -> bool:
-        """Takes a chunk of text or reasoning, with the result that `_take` has if nothing else came before."""
-        try:
-            delta = decode_text(data).choices[0].delta
-        except NOT_AS_EXPECTED:
-            self._only_text = False
-            return False
-        if thought := delta.reasoning_content or delta.reasoning:
-            self._has_content = True
-            out.append(Thought(thought))
-        if delta.content:
-            self._has_content = True
-            out.append(Text(delta.content))
-        return True
 
     def _take_unexpected(self, data: bytes, is_error: bool, out: list[Event]) -> None:
         """Takes a frame that the typed decoder refuses."""
@@ -156,7 +153,7 @@ class AnswerReader:
             except RecursionError:
                 out += self.fail(Failure("backend", TOO_DEEP))
             except ValueError:
-                out += self.fail(Failure("backend", "The upstream server sent a chunk that is not whole JSON."))
+                out += self.fail(Failure("backend", NOT_WHOLE))
         elif is_error and data:
             out += self.fail(stream_failure(data.decode("utf-8", "replace"), self._secrets))
 
@@ -172,9 +169,7 @@ class AnswerReader:
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
-            word = choice.finish_reason
-            if word in ("null", "none"):
-                word = None
+            word = choice.finish_reason if choice.finish_reason not in (None, "null", "none") else ""
             if word:
                 self._calls.reason = FINISH_REASONS.get(word.strip().lower(), "stop")
             whole = choice.message is not None and (choice.delta is None or self._is_body)
@@ -209,12 +204,16 @@ class AnswerReader:
                     fragment.name = None  # a special token of the model, not a name
                 self._call(fragment, out)
         if delta.function_call is not None:
-            name, arguments = delta.function_call.name, delta.function_call.arguments
-            fragment = Fragment(name=name, arguments=arguments, complete=whole, own=self._is_body, rough=rough)
-            self._call(fragment, out)
+            function = delta.function_call
+            legacy = Fragment(name=function.name, arguments=function.arguments, complete=whole)
+            legacy.own, legacy.rough = self._is_body, rough
+            self._call(legacy, out)
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
         self._has_content = True
+        if not (rough or self._half or self._calls.calls):  # nearly always
+            out.append(kind(text))
+            return
         if self._half and kind is not self._half_of:
             self._drop_half(out)
         if rough or self._half:
@@ -254,9 +253,7 @@ class AnswerReader:
         if self._calls.held > HELD_LIMIT or self._calls.size > CALLS_LIMIT:
             self._limit(out)
         if self._calls.lost and not self.ended:
-            out += self.fail(
-                Failure("backend", "The upstream server sent arguments of a tool call after the call had ended.")
-            )
+            out += self.fail(Failure("backend", LATE_ARGUMENTS))
 
     def _put_deferred(self, out: list[Event]) -> None:
         out += self._deferred
@@ -276,7 +273,7 @@ class AnswerReader:
         self._reason = word.strip().lower()
         self.finishing = bool(self._reason)
         if self._reason == "error":
-            out += self.fail(Failure("backend", "The upstream server reported an error and ended its answer."))
+            out += self.fail(Failure("backend", ERROR_AS_REASON))
             return
         if not self._calls.unfinished:
             self._end_calls(out)
@@ -287,7 +284,8 @@ class AnswerReader:
             return
         if self._calls.calls:
             ends = self._calls.finish(self._finish_reason())
-            self._has_broken_call = any(isinstance(event, CallEnd) and NOT_JSON in event.issues for event in ends)
+            issues = [event.issues for event in ends if isinstance(event, CallEnd)]
+            self._has_broken_call = any(NOT_JSON in found for found in issues)
             out += ends
         self._put_deferred(out)
 
@@ -305,8 +303,7 @@ class AnswerReader:
             if self._calls.open:
                 self._end_calls(out)
             if self._has_broken_call or not (self._has_content or self._calls.calls):
-                message = "The upstream server ended its answer before it was complete."
-                return self.fail(Failure("backend_cut", message))
+                return self.fail(Failure("backend_cut", ENDED_EARLY))
         return out if self.ended else out + self._end()
 
     def _end(self) -> list[Event]:
@@ -328,7 +325,7 @@ class AnswerReader:
 
 
 class _DeclaredNames:
-    """The names of the declared tools. A class of its own, so that the reader and its assembler form no cycle."""
+    """The names of the declared tools. Not part of the reader, whose assembler would refer back to it."""
 
     def __init__(self, turn: Turn) -> None:
         self.names = frozenset(tool.name for tool in turn.tools)
@@ -358,10 +355,10 @@ def _fragment(entry: ToolCall, whole: bool, position: int | None) -> Fragment:
     return Fragment(entry.index, entry.id, name, arguments, kind, whole, None, position)
 
 
-# --- prefill --------------------------------------------------------------------------------------------------
+# --- prefill ------------------------------------------------------------------------------------------------
 #
-# A request can end with the beginning of the assistant's answer. Some servers (llama.cpp since 2026) repeat it in
-# front of what they add, others do not. It is removed where it is repeated.
+# A request can end with the beginning of the assistant's answer. Some servers (llama.cpp since 2026) repeat
+# it in front of what they add, others do not. It is removed where it is repeated.
 
 
 def prefill_of(turn: Turn) -> str:

@@ -1,4 +1,4 @@
-"""Sends requests to model servers: directly (`http1.py`), or by aiohttp through the proxies of the environment.
+"""Sends requests to model servers, directly (`http1.py`) or through a proxy (aiohttp).
 
 All models of one event loop share the connections. The last model that closes closes them.
 """
@@ -28,10 +28,14 @@ from toolwire.core.errors import ToolwireError
 
 
 class Reply(Protocol):
-    """A response whose head is complete. `headers` have names in lower case."""
+    """A response whose head is complete."""
 
     status: int
-    headers: Mapping[str, str]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By names in lower case."""
+        ...
 
     def read(self) -> Awaitable[bytes]:
         """Returns the next bytes of the body; none at its end. Raises `TransportFault`."""
@@ -63,7 +67,9 @@ class Transport:
 
     def post(self, request: Request, body: bytes) -> Awaitable[Reply]:
         """Returns the response when its head is complete. Raises `TransportFault`."""
-        return self._post_by_proxy(request, body) if self._client is None else self._client.post(request, body)
+        if self._client is not None:
+            return self._client.post(request, body)
+        return self._post_by_proxy(request, body)
 
     async def leave(self, user: object) -> None:
         self.users.discard(user)
@@ -130,7 +136,7 @@ FAULTS: tuple[tuple[type[BaseException], Callable[[], TransportFault]], ...] = (
     (aiohttp.ClientConnectionError, Disconnected),
     (OSError, Disconnected),
 )
-"""The first that fits decides. Each error gets a new fault: one raised twice would keep the first's frames."""
+"""The first that fits counts. Each error gets a new fault: a shared one would keep its first frames."""
 
 
 def fault(error: BaseException, *, started: bool = False) -> TransportFault:
@@ -141,9 +147,9 @@ def fault(error: BaseException, *, started: bool = False) -> TransportFault:
 
 # --- compressed responses -----------------------------------------------------------------------------------
 #
-# Some servers compress although the request says `Accept-Encoding: identity`. `gzip` and `deflate` are decoded
-# as they arrive, a bounded block at a time. A response that grows more than `EXPANSION` times is refused, and
-# so is any other encoding.
+# Some servers compress although the request says `Accept-Encoding: identity`. `gzip` and `deflate` are
+# decoded as they arrive, a bounded block at a time. A response that grows more than `EXPANSION` times is
+# refused, and so is any other encoding.
 
 BLOCK = 256 * 1024
 """The most bytes that one read returns."""
@@ -160,10 +166,8 @@ def decoded(reply: Reply) -> Reply:
     if encoding in ("", "identity"):
         return reply
     if encoding not in ENCODINGS:
-        raise ToolwireError(
-            "backend",
-            f"The upstream server's answer has the encoding {encoding[:40]!r}, which was not asked for and is not supported.",
-        )
+        unasked = f"The upstream server's answer has the encoding {encoding[:40]!r}, which was not asked for"
+        raise ToolwireError("backend", f"{unasked} and is not supported.")
     return _DecodedReply(reply, deflate=encoding == "deflate")
 
 
@@ -200,7 +204,8 @@ class _DecodedReply:
         if self._stream is None:
             if len(data) < 2:
                 return b""
-            has_header = data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0  # some servers omit zlib's header
+            # some servers omit zlib's header
+            has_header = data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
             self._stream = zlib.decompressobj(ZLIB if has_header else RAW_DEFLATE)
         elif self._stream.eof and not self._deflate:  # gzip allows several members, one after another
             self._stream = zlib.decompressobj(GZIP)
@@ -213,7 +218,6 @@ class _DecodedReply:
         self._more = bool(self._waiting) or len(block) == BLOCK
         self._bytes_out += len(block)
         if self._bytes_out > ALWAYS_ALLOWED + EXPANSION * self._bytes_in:
-            raise ToolwireError(
-                "backend", f"The upstream server's compressed answer grows more than {EXPANSION} times."
-            )
+            grows = f"The upstream server's compressed answer grows more than {EXPANSION} times."
+            raise ToolwireError("backend", grows)
         return block
