@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -195,6 +196,19 @@ async def test_a_server_that_sends_nothing_is_given_up_also_in_the_middle() -> N
             await asked(client, to(server.port, read_s=0.1))
         with pytest.raises(TooLate):
             await asked(client, to(server.port, read_s=0.1))
+
+
+async def test_an_answer_that_arrives_while_the_event_loop_is_busy_is_not_late() -> None:
+    async def answers(streams: Streams, number: int) -> None:
+        streams[1].write(CHUNKED + b"2\r\nhi\r\n")
+        await asyncio.sleep(0.01)
+        streams[1].write(b"1\r\n!\r\n")
+        time.sleep(0.3)  # then the loop finds the chunk and the timer at once
+        await asyncio.sleep(0.01)
+        streams[1].write(b"0\r\n\r\n")
+
+    async with serving(answers) as (client, server):
+        assert await asked(client, to(server.port, read_s=0.1)) == (200, b"hi!")
 
 
 async def test_a_slow_reader_is_not_the_servers_fault_and_makes_it_wait() -> None:

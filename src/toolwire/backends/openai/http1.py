@@ -273,9 +273,8 @@ class Http1Reply:
             return
         transport = connection.transport
         connection.reply = self._parser = None  # the parser refers to this object
-        is_read = self._complete and self._reusable and not self._paused
-        is_sent = self.status != 413 and not transport.get_write_buffer_size()
-        if is_read and is_sent and not transport.is_closing():
+        is_read = self._complete and self._reusable and not self._paused and self.status != 413
+        if is_read and not transport.is_closing() and not transport.get_write_buffer_size():
             connection.client.keep(connection)
         else:
             connection.abort()
@@ -327,7 +326,8 @@ class Http1Reply:
     def check_time(self) -> None:
         """Fails a read that takes too long. One timer serves all reads: it is set again for a later one."""
         now = self._loop.time()
-        due = (now if self._waiter is None else self._waits_since) + self._read_s
+        is_waiting = self._waiter is not None and not self._waiter.done()
+        due = (self._waits_since if is_waiting else now) + self._read_s
         if due > now:
             self._connection.start_timer(due - now, self.check_time)
         else:
