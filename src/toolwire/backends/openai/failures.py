@@ -212,7 +212,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:
-    """The error object of a body: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or a list of one."""
+    """The error object of a body: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or in a list."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

@@ -59,7 +59,8 @@ _FINISH_WORDS: tuple[tuple[FinishReason, str], ...] = (
     ("length", "max_tokens_reached truncated context_length model_context_window_exceeded"),
     ("tool_calls", "tool_calls tool_call tool_use tool_completion tool_execution requires_tool"),
     ("tool_calls", "function_call function_calls function_execution"),
-    ("content_filter", "content_filter filtered safety safety_filter moderation policy_filter recitation refusal"),
+    ("content_filter", "content_filter filtered safety safety_filter moderation policy_filter"),
+    ("content_filter", "recitation refusal"),
 )
 FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS for word in words.split()}
 """Words that servers use, in lower case. `error` is a failure; any other word means `stop`."""

@@ -40,14 +40,8 @@ from toolwire.emulate.schemas.constrain import call_schema, lark
 
 Body = dict[str, Any]
 
-SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "verbosity",
+SAMPLING_FIELDS = tuple(
+    "temperature top_p seed presence_penalty frequency_penalty logit_bias verbosity".split(),
 )
 """Fields of `turn.Sampling` that have the same name on the wire."""
 
@@ -55,17 +49,10 @@ EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 PASSED_ON = frozenset(
     {
-        *("model", "messages", "input", "instructions", "stream", "stream_options", "n", "user", "stop"),
-        *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "verbosity"),
-        *(
-            "max_tokens",
-            "max_completion_tokens",
-            "max_output_tokens",
-            "reasoning_effort",
-            "reasoning",
-            "response_format",
-            "text",
-        ),
+        *SAMPLING_FIELDS,
+        *"model messages input instructions stream stream_options n user stop".split(),
+        *"reasoning_effort reasoning max_tokens max_completion_tokens max_output_tokens".split(),
+        *("response_format", "text"),
     }
 )
 """Request fields, of both APIs, that always reach the server or decide how the turn runs."""

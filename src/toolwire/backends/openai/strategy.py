@@ -36,18 +36,16 @@ _LISTED = r"does not support parameters: [\[{{][^\]}}]*['\"](?:{0})['\"]"
 
 _UNKNOWN = (
     r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|extraneous)(?: request| keyword| input)? "
-    r"(?:param(?:eter)?|argument|field|key|property|option)s?(?: supplied| name)?:? ?(?:[`'\"]?\w+[`'\"]?, ){{0,9}}[`'\"]?(?:{0})[`'\"]?(?![\w.\[])"
+    r"(?:param(?:eter)?|argument|field|key|property|option)s?(?: supplied| name)?:? ?"
+    r"(?:[`'\"]?\w+[`'\"]?, ){{0,9}}[`'\"]?(?:{0})[`'\"]?(?![\w.\[])"
 )
 
 # The first match counts.
 REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("tools", "openrouter", r"no endpoints found that support tool use"),  # 404
     ("choice", "openrouter", r"no endpoints found that support the provided 'tool_choice'"),  # 404
-    (
-        "constraint",
-        "openrouter",
-        r"no endpoints found that can handle the requested parameters",
-    ),  # 404, with require_parameters
+    # 404, with require_parameters
+    ("constraint", "openrouter", r"no endpoints found that can handle the requested parameters"),
     ("tools", "vllm", r'"auto" tool choice requires --enable-auto-tool-choice'),  # 400
     ("tools", "vllm", r"tool_choice=.{0,200} requires --tool-call-parser to be set"),  # 400
     ("tools", "llamacpp", r"\b(?:tools|tool_choice) param requires --jinja flag"),  # 500
@@ -61,11 +59,8 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("tools", "others", _UNKNOWN.format("tools|functions")),
     ("choice", "openai", r"unsupported (?:parameter|value): 'tool_choice'"),
     ("choice", "groq", r"only allowed string values for 'tool_choice'"),  # 400
-    (
-        "choice",
-        "deepseek",
-        r"does not support this tool_choice",
-    ),  # 400: "Thinking mode does not support this tool_choice"
+    # 400: "Thinking mode does not support this tool_choice"
+    ("choice", "deepseek", r"does not support this tool_choice"),
     (
         "choice",
         "others",
@@ -73,17 +68,11 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ),
     ("choice", "others", _UNKNOWN.format("tool_choice")),
     ("tools", "azure", r"functions are not supported for this api version or this model"),  # 400
-    (
-        "tools",
-        "google",
-        r"(?:tool use with function calling is unsupported|function calling is not enabled for)",
-    ),  # 400
+    ("tools", "google", r"tool use with function calling is unsupported"),  # 400
+    ("tools", "google", r"function calling is not enabled for"),  # 400
     ("tools", "nvidia", r"tool use has not been enabled"),  # 400
-    (
-        "tools",
-        "pydantic",
-        r"extra_forbidden'?, 'loc': \('body', 'tools'\)|(?<![\w.])tools:?\s+extra (?:inputs|fields) (?:are )?not permitted",
-    ),
+    ("tools", "pydantic", r"extra_forbidden'?, 'loc': \('body', 'tools'\)"),
+    ("tools", "pydantic", r"(?<![\w.])tools:?\s+extra (?:inputs|fields) (?:are )?not permitted"),
     ("tools", "jsonschema", r"additional properties are not allowed \([^)]{0,200}'tools'"),
     # "tools are not supported for this model", "property 'tools' is unsupported", "tools is not supported
     # in this model"
@@ -91,15 +80,16 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
         "tools",
         "others",
         r"(?<![\w.\]])[`'\"]?tools[`'\"]?(?: (?:field|param(?:eter)?|argument|property|option))? "
-        r"(?:(?:is|are) (?:currently )?)?(?:not (?:yet )?(?:supported|permitted|allowed|enabled|implemented|available)|unsupported)\b",
+        r"(?:(?:is|are) (?:currently )?)?"
+        r"(?:not (?:yet )?(?:supported|permitted|allowed|enabled|implemented|available)|unsupported)\b",
     ),
     # "Tool calling is not supported for model: x", "tool calls not implemented", "model features function
     # calling not support"
     (
         "tools",
         "others",
-        r"(?<![\w.])(?:tool|function)[ _-]?(?:call(?:ing|s)?|use|usage)[`'\"]? (?:(?:is|are) )?(?:currently )?"
-        r"not (?:yet )?(?:support(?:ed)?|enabled|implemented|available)\b",
+        r"(?<![\w.])(?:tool|function)[ _-]?(?:call(?:ing|s)?|use|usage)[`'\"]? "
+        r"(?:(?:is|are) )?(?:currently )?not (?:yet )?(?:support(?:ed)?|enabled|implemented|available)\b",
     ),
     # "x does not support tools", "This model doesn't support tool use in streaming mode", "x does not
     # support Function Calling"
@@ -113,31 +103,24 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("constraint", "openai", r"invalid schema for response_format"),
     ("constraint", "deepseek", r"response_format type is unavailable"),
     ("constraint", "lmstudio", r"'?response_format(?:\.\w+)*'? must be"),
-    (
-        "constraint",
-        "llamacpp",
-        r"response_format type must be one of|failed to (?:parse|initialize) (?:grammar|samplers)|json_schema_to_grammar",
-    ),
-    (
-        "constraint",
-        "ollama",
-        r"\binvalid (?:json )?schema in format|failed to load model vocabulary required for format",
-    ),
-    (
-        "constraint",
-        "vllm",
-        r"structural[_ ]tag|structured[_ ]outputs?.{0,80}(?:not supported|unsupported|invalid)",
-    ),
+    ("constraint", "llamacpp", r"response_format type must be one of|json_schema_to_grammar"),
+    ("constraint", "llamacpp", r"failed to (?:parse|initialize) (?:grammar|samplers)"),
+    ("constraint", "ollama", r"\binvalid (?:json )?schema in format"),
+    ("constraint", "ollama", r"failed to load model vocabulary required for format"),
+    ("constraint", "vllm", r"structural[_ ]tag"),
+    ("constraint", "vllm", r"structured[_ ]outputs?.{0,80}(?:not supported|unsupported|invalid)"),
     ("constraint", "vllm", r"grammar error|failed to convert the grammar"),
     (
         "constraint",
         "others",
-        r"(?:response_format|json_schema|grammar)\b.{0,80}(?:not supported|unsupported|unavailable|not available|not allowed)",
+        r"(?:response_format|json_schema|grammar)\b.{0,80}"
+        r"(?:not supported|unsupported|unavailable|not available|not allowed)",
     ),
     (
         "constraint",
         "others",
-        r"(?:not support|unsupported|unrecognized|unknown).{0,60}\b(?:response[_ ]format|json_schema|grammar|structured out)",
+        r"(?:not support|unsupported|unrecognized|unknown).{0,60}"
+        r"\b(?:response[_ ]format|json_schema|grammar|structured out)",
     ),
 )
 _PATTERNS = tuple((what, re.compile(pattern, re.IGNORECASE)) for what, _, pattern in REFUSALS)
@@ -168,21 +151,26 @@ def _by_words(words: str, looked_for: set[Refused]) -> Refused | None:
 FIELDS: dict[str, Refused] = {
     **dict.fromkeys(("tools", "functions"), "tools"),
     **dict.fromkeys(("tool_choice", "function_call"), "choice"),
-    **dict.fromkeys(("response_format", "structured_outputs", "guided_json", "json_schema", "grammar"), "constraint"),
+    **dict.fromkeys(("response_format", "json_schema", "grammar"), "constraint"),
+    **dict.fromkeys(("structured_outputs", "guided_json"), "constraint"),
 }
 UNSUPPORTED_CODES = re.compile(
-    r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|unpermitted)(?:[_ .-](?:parameter|argument|field|property|feature|value|keyword.*))?"
+    r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|unpermitted)"
+    r"(?:[_ .-](?:parameter|argument|field|property|feature|value|keyword.*))?"
     r"|extra_forbidden|value_error\.extra|not_(?:supported|implemented)|additional_?properties",
     re.IGNORECASE,
 )
 UNSUPPORTED_WORDS = re.compile(
-    r"not (?:yet |currently )?(?:supported|permitted|allowed|enabled|implemented|available|recogni[sz]ed)|does(?: not|n't) support"
+    r"not (?:yet |currently )?(?:supported|permitted|allowed|enabled|implemented|available|recogni[sz]ed)"
+    r"|does(?: not|n't) support"
     r"|\bunsupported|\bunknown|unrecogni[sz]ed|unexpected|extra (?:inputs|fields)",
     re.IGNORECASE,
 )
 CLIENTS_FAULT = re.compile(
-    r"invalid (?:json )?schema for function|invalid (?:tool|function)[ _](?:name|schema|definition|parameters)|has invalid 'parameters'"
-    r"|too (?:many|long|large)|more than \d|at (?:most|least) \d|maximum (?:of|number|length|context)|exceed|duplicate|must (?:be|have|match|contain)"
+    r"invalid (?:json )?schema for function"
+    r"|invalid (?:tool|function)[ _](?:name|schema|definition|parameters)|has invalid 'parameters'"
+    r"|too (?:many|long|large)|more than \d|at (?:most|least) \d|maximum (?:of|number|length|context)"
+    r"|exceed|duplicate|must (?:be|have|match|contain)"
     r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
     re.IGNORECASE,
 )
