@@ -105,6 +105,7 @@ class UsageBook:
         self._held: dict[str, tuple[int, int]] = {}
         """Requests and tokens that running turns hold, by key."""
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._flushing: asyncio.Task[None] | None = None
         self._failing = False
         self._closed = False
@@ -135,12 +136,13 @@ class UsageBook:
     def _flush_within(self, seconds: float) -> None:
         if self._store is None or self._closed:
             return
-        loop = asyncio.get_running_loop()
+        due = self._ticks() + seconds
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
+            if self._due <= due:
                 return
             self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._flush_soon)
+        self._due = due
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._timer = None

@@ -201,6 +201,8 @@ class Handler(logging.StreamHandler[TextIO]):
 
 def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
     """Sends all logs to stderr. Unless the level is debug, uvicorn is silent and asyncio logs errors only."""
+    # Lines name no process or thread, and looking them up for every record costs system calls.
+    logging.logProcesses = logging.logThreads = logging.logMultiprocessing = False
     handler = Handler(sys.stderr)
     handler.setFormatter(JsonFormatter(mask) if format == "json" else TextFormatter(mask))
     root = logging.getLogger()

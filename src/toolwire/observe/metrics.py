@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterator
+from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 UNKNOWN = "unknown"
+MOST_SERIES = 1024
+Series = tuple[Counter, Counter, dict[str, Counter], Histogram, Histogram]
 COUNTS = {
     "cancelled": ("toolwire_requests_cancelled", "Turns cancelled because the client left."),
     "input_tokens": ("toolwire_input_tokens", "Tokens read by models, as the backends count them."),
@@ -57,6 +60,7 @@ class Metrics:
         self._counts = {field: counter(name, help, "api", "model") for field, (name, help) in COUNTS.items()}
         self._first_byte = seconds("toolwire_first_byte_seconds", "Time to an answer's first byte.")
         self._duration = seconds("toolwire_request_seconds", "Time to an answer's last byte.")
+        self._series = lru_cache(MOST_SERIES)(self._labelled)
         self.errors = counter("toolwire_errors", "Requests that ended in an error, by its kind.", "kind")
         self.streams_open = Gauge("toolwire_streams_open", "Streams being sent now.", registry=registry)
         self.refused = counter("toolwire_http_refusals", "Requests refused before a turn began.", "status")
@@ -64,17 +68,23 @@ class Metrics:
     def observe(self, summary: TurnSummary) -> None:
         """Counts a turn that has ended. One of the gateway's observers."""
         api, model = summary.api, summary.model if summary.model in self._models else UNKNOWN
-        self._requests.labels(api, model, summary.strategy, summary.status).inc()
-        self._turns.labels(summary.kind).inc()
-        for field, counter in self._counts.items():
-            amount = getattr(summary, field)
-            counter.labels(api, model).inc(max(0, amount))  # a server may report negative usage
-        first_byte = self._first_byte.labels(api, model)
+        requests, turns, counts, first_byte, duration = self._series(api, model, summary.strategy, summary.status, summary.kind)
+        requests.inc()
+        turns.inc()
+        for field, counter in counts.items():
+            if (amount := getattr(summary, field)) > 0:  # a server may report negative usage
+                counter.inc(amount)
         if summary.first_byte_s is not None:
             first_byte.observe(summary.first_byte_s)
-        self._duration.labels(api, model).observe(summary.duration_s)
+        duration.observe(summary.duration_s)
         if summary.error_kind is not None:
             self.errors.labels(summary.error_kind).inc()
+
+    def _labelled(self, api: str, model: str, strategy: str, status: int, kind: str) -> Series:
+        """The series that a turn of this kind adds to. Looking them up costs more than adding to them."""
+        counts = {field: counter.labels(api, model) for field, counter in self._counts.items()}
+        times = self._first_byte.labels(api, model), self._duration.labels(api, model)
+        return self._requests.labels(api, model, strategy, status), self._turns.labels(kind), counts, *times
 
     def watch(self, gateway: Gateway) -> None:
         """Adds the gateway's current state."""

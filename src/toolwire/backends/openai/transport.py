@@ -63,7 +63,7 @@ class Transport:
         self._client = None if proxy_from_env else Http1Client()
 
     def usable(self) -> bool:
-        return not self.session.closed and self.loop is asyncio.get_running_loop()
+        return not self.session.closed and self.loop.is_running()
 
     def post(self, request: Request, body: bytes) -> Awaitable[Reply]:
         """Returns the response when its head is complete. Raises `TransportFault`."""
