@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from toolwire.core.yaml import read_mapping
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import JsonBlock, TagBlock
 from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.grammars.json_block import envelope_call
 from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, literal, peek, spoil, tag, until
 from toolwire.emulate.grammars.tag_values import attribute, declared, parameter, unescape, wants_string
-from toolwire.emulate.grammars.yaml_values import yaml_mapping
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -337,7 +337,7 @@ def yaml_call(scan: ToolCallParser, closer: str, indent: str) -> Reading:
     pieces = [indent]
     if not (yield from until(scan, (closer,), len(closer) - 1, pieces.append)):
         return scan.close_call("truncated")
-    values = yaml_mapping("".join(pieces), lambda key: wants_string(call.tool.parameters, key))
+    values = read_mapping("".join(pieces), lambda key: wants_string(call.tool.parameters, key))
     if values is None:
         return scan.close_call("invalid")
     scan.write(json.dumps(values, ensure_ascii=False))
