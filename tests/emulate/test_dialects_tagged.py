@@ -11,7 +11,7 @@ import pytest
 from toolwire.core.events import CallArgs, CallEnd
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
-from toolwire.emulate.scanner import Limits, ToolCallParser
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser
 
 MINE = ("glm", "minimax", "dsml", "kimi_k3", "tag_is_tool")
 TOOLS: list[dict[str, Any]] = [
@@ -278,4 +278,4 @@ def test_a_quoted_element_is_no_call(agreed: Reads) -> None:
 
 def test_what_exceeds_its_limit_is_text(agreed: Reads) -> None:
     text = "<write>\na: " + "x" * 300 + "\n</write>"
-    assert agreed(text, limits=Limits(header=100, held=200), dialects=("tag_is_tool",)) == [("text", text)]
+    assert agreed(text, limits=ScanLimits(header=100, held=200), dialects=("tag_is_tool",)) == [("text", text)]

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.dialects.shapes import GemmaBlock
-from toolwire.emulate.grammars.literals import Emit, ended_call, flowing, json_string, literal_value, mend
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil, until
+from toolwire.emulate.grammars.literals import Emit, ended_call, streamed, json_string, literal_value, note_repair
+from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, give_up, until
 from toolwire.emulate.grammars.tag_block import bare_name, short_text
 from toolwire.emulate.grammars.tag_values import escaped, typed
 
@@ -34,7 +34,7 @@ def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
         char = yield from peek(scan)
         if calls and char == "<":
             return (yield from literal(scan, block.wrapper_closers)) is not None
-        if char != "c" or (calls and scan.full) or (yield from literal(scan, (_CALL,))) is None:
+        if char != "c" or (calls and scan.at_call_limit) or (yield from literal(scan, (_CALL,))) is None:
             return False
         if not (yield from gemma_call(scan, block)):
             return False
@@ -49,14 +49,14 @@ def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
     scan.open_call(name)
     parts: list[str] = []
     language = Gemma(block, scan.call.tool.parameters)  # type: ignore[union-attr]
-    read = yield from flowing(scan, parts, literal_value(scan, language, parts.append))
+    read = yield from streamed(scan, parts, literal_value(scan, language, parts.append))
     if read == OK and (yield from is_complete(scan)):
         return scan.close_call()
     if read == CUT:
         ended_call(scan)
     else:
-        yield from spoil(scan, (*block.wrapper_closers, "\n") if read == OK else block.wrapper_closers)
-    return scan.started
+        yield from give_up(scan, (*block.wrapper_closers, "\n") if read == OK else block.wrapper_closers)
+    return scan.candidate_open
 
 
 class Gemma:
@@ -98,7 +98,7 @@ class Gemma:
         text = raw.strip()
         written = _WORDS.get(text) or (text if _NUMBER.match(text) else None)
         if written is None:
-            mend(scan, "unquoted_string")
+            note_repair(scan, "unquoted_string")
             written = json.dumps(text, ensure_ascii=False)
         emit(written)
         return OK

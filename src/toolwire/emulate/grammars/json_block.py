@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import HeadedBlock
-from toolwire.emulate.grammars.reading import CLOSED, CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil, string
+from toolwire.emulate.grammars.reading import CLOSED, CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, give_up, string
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -37,7 +37,7 @@ def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
     ready = True  # a call may stand here
     while True:
         char = yield from peek(scan)
-        if char == "{" and ready and not (calls and scan.full):
+        if char == "{" and ready and not (calls and scan.at_call_limit):
             if not (yield from envelope_call(scan, block)):
                 return False
             calls += 1
@@ -63,7 +63,7 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
-        return scan.started
+        return scan.candidate_open
     if envelope.name is None or (not envelope.complete and (read != OK or block.exact or envelope.other)):
         return False
     if scan.call is None:
@@ -77,8 +77,8 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
         call.issues.append("unclosed_envelope")
     closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only its last brace is missing
     if not closed or not (yield from is_complete(scan)):
-        yield from spoil(scan, (*block.closers, "\n"))
-        return scan.started
+        yield from give_up(scan, (*block.closers, "\n"))
+        return scan.candidate_open
     return scan.close_call("ok" if envelope.object else "invalid")
 
 
@@ -173,7 +173,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
         if flow.done:
             break
         if isinstance(flow, JsonFlow) and flow.failed:
-            return (yield from spoil(scan, ends(block))) if scan.call is not None else FAIL
+            return (yield from give_up(scan, ends(block))) if scan.call is not None else FAIL
         if scan.ended:
             if scan.call is None:
                 return CUT
@@ -211,7 +211,7 @@ def headed_block(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     """Calls one after another. Always leaves the scanner behind the last closer, or behind the last complete call."""
     calls = 0
     while (yield from peek(scan)):
-        if calls and scan.full:
+        if calls and scan.at_call_limit:
             break
         opened = (yield from literal(scan, block.call_openers)) if block.call_openers else None
         if (calls and opened is None) or not (yield from headed_call(scan, block)):
@@ -236,10 +236,10 @@ def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     if char != "{":  # no arguments, or the text ended before them
         came = scan.close_call("ok" if char else "truncated")
     elif (yield from object_arguments(scan, block)) == CLOSED:
-        came = scan.started
+        came = scan.candidate_open
     elif not (yield from is_complete(scan)):
-        yield from spoil(scan, (block.call_close, *block.wrapper_closers, "\n"))
-        came = scan.started
+        yield from give_up(scan, (block.call_close, *block.wrapper_closers, "\n"))
+        came = scan.candidate_open
     else:
         came = scan.close_call()
     if came:
@@ -286,7 +286,7 @@ def object_arguments(scan: ToolCallParser, block: HeadedBlock) -> Reading:
             return OK
         if flow.failed:
             every = (block.call_close, *block.wrapper_closers)
-            return (yield from spoil(scan, (*every, "\n") if block.open_ended else every))
+            return (yield from give_up(scan, (*every, "\n") if block.open_ended else every))
         if scan.ended:
             scan.write(scan.buffer[scan.position :])
             scan.position = len(scan.buffer)

@@ -177,7 +177,7 @@ def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
         if flow.out:
             emit(flow.take())
         if flow.done:
-            mend(scan, *flow.issues)
+            note_repair(scan, *flow.issues)
             return OK
         if flow.failed:
             return FAIL
@@ -186,14 +186,14 @@ def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
         yield
 
 
-def mend(scan: ToolCallParser, *issues: str) -> None:
+def note_repair(scan: ToolCallParser, *issues: str) -> None:
     """Notes what was put right."""
     call = scan.call
     assert call is not None
     call.issues += [issue for issue in issues if issue not in call.issues]
 
 
-def flowing(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading:
+def streamed(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading:
     """A reading whose JSON goes into `parts`: what came of one piece of text is sent as one."""
     while True:
         try:

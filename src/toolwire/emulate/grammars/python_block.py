@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import PythonBlock
 from toolwire.emulate.grammars.json_block import envelope_call
-from toolwire.emulate.grammars.literals import Emit, ended_call, flowing, literal_value, mend
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil
+from toolwire.emulate.grammars.literals import Emit, ended_call, streamed, literal_value, note_repair
+from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, give_up
 from toolwire.emulate.grammars.tag_block import bare_name, cut_call
 from toolwire.emulate.grammars.tag_values import escaped
 
@@ -159,7 +159,7 @@ def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
             if read != OK:
                 return read
         elif scan.buffer[stop] == "\n":
-            mend(scan, "control_character")
+            note_repair(scan, "control_character")
             emit("\\n")
             scan.position += 1
         elif closer.startswith(scan.buffer[stop:]) and not scan.ended:
@@ -207,7 +207,7 @@ def coded(scan: ToolCallParser, emit: Emit, kind: str) -> Reading:
     if character is None:
         if scan.ended and (found is None or found.end() == len(scan.buffer)):
             return CUT
-        mend(scan, "bad_escape")
+        note_repair(scan, "bad_escape")
         emit("\\\\")
         scan.position += 1
         return OK
@@ -256,7 +256,7 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
             scan.position += 1
         elif calls and char == "<":
             return (yield from literal(scan, block.wrapper_closers)) is not None
-        elif (block.exact and not ready) or (calls and scan.full) or not (yield from any_call(scan, block, char)):
+        elif (block.exact and not ready) or (calls and scan.at_call_limit) or not (yield from any_call(scan, block, char)):
             return False
         else:
             ready = False
@@ -283,24 +283,24 @@ def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
     scan.open_call(name, hold=block.exact)
     parts: list[str] = []
     if read == "**":
-        done = yield from flowing(scan, parts, literal_value(scan, PYTHON, parts.append))
+        done = yield from streamed(scan, parts, literal_value(scan, PYTHON, parts.append))
         last = yield from peek(scan)
         if done == OK and last == ",":
             scan.position += 1
             last = yield from peek(scan)
         done = done if done != OK or last == ")" else FAIL if last else CUT
     else:
-        done = yield from flowing(scan, parts, keyword_arguments(scan, read, parts.append))
+        done = yield from streamed(scan, parts, keyword_arguments(scan, read, parts.append))
     if done == CUT:
         ended_call(scan)
-        return scan.started
+        return scan.candidate_open
     if done == FAIL:
-        yield from spoil(scan, block.wrapper_closers or ("\n",))
-        return scan.started
+        yield from give_up(scan, block.wrapper_closers or ("\n",))
+        return scan.candidate_open
     scan.position += 1
     if not (yield from is_complete(scan)):
-        yield from spoil(scan, (*block.wrapper_closers, "\n"))
-        return scan.started
+        yield from give_up(scan, (*block.wrapper_closers, "\n"))
+        return scan.candidate_open
     return scan.close_call()
 
 

@@ -135,7 +135,7 @@ def is_complete(scan: ToolCallParser) -> Reading:
         yield
 
 
-def spoil(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
+def give_up(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
     """The call's arguments are no JSON that can be mended. What was sent stays: the rest follows verbatim. What was held becomes text, all of it."""
     call = scan.call
     assert call is not None

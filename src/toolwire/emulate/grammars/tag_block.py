@@ -13,7 +13,7 @@ from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import JsonBlock, TagBlock
 from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.grammars.json_block import envelope_call
-from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, literal, peek, spoil, tag, until
+from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, literal, peek, give_up, tag, until
 from toolwire.emulate.grammars.tag_values import attribute, declared, parameter, unescape, wants_string
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
             scan.position += len(text)
             return True
         found = block.call_tag.fullmatch(text)
-        if found is None or (calls and scan.full):
+        if found is None or (calls and scan.at_call_limit):
             return False
         scan.position += len(text)
         if not (yield from tag_call(scan, block, attribute(block, found.group(1)), text)):
@@ -77,7 +77,7 @@ def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: st
     if opened.endswith("/>"):
         return scan.close_call()
     read = yield from tag_arguments(scan, block)
-    return scan.started if read == CLOSED else scan.close_call()
+    return scan.candidate_open if read == CLOSED else scan.close_call()
 
 
 def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
@@ -91,7 +91,7 @@ def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
         return cut_call(scan, name) if not char or (char == "<" and text is None) else False
     scan.open_call(name)
     read = yield from tag_arguments(scan, block)
-    return scan.started if read == CLOSED else scan.close_call()
+    return scan.candidate_open if read == CLOSED else scan.close_call()
 
 
 def bare_name(scan: ToolCallParser) -> Reading:
@@ -187,7 +187,7 @@ def broken(scan: ToolCallParser, block: TagBlock) -> Reading:
         scan.position = len(scan.buffer)
         scan.close_call("truncated")
         return CLOSED
-    return (yield from spoil(scan, (block.call_close,)))
+    return (yield from give_up(scan, (block.call_close,)))
 
 
 def _end_between(scan: ToolCallParser, given: set[str]) -> str:
@@ -219,7 +219,7 @@ def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
         scan.position = flow.run(scan.buffer, scan.position)
         scan.write(flow.take())
         if flow.failed:
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         if flow.done:
             break
         if scan.ended:
@@ -238,7 +238,7 @@ def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
     closing = (block.call_close, block.body_tags[1] if block.body_tags else "", *block.wrapper_closers)
     if scan.ended and text is None and any(one.startswith(scan.buffer[scan.position :]) for one in closing):
         return OK
-    return OK if text and text in block.wrapper_closers else (yield from spoil(scan, (block.call_close,)))
+    return OK if text and text in block.wrapper_closers else (yield from give_up(scan, (block.call_close,)))
 
 
 # --- element block ------------------------------------------------------------
@@ -295,7 +295,7 @@ def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Readi
     known = found is None or (isinstance(properties, Mapping) and found.group(1) in properties)
     scan.open_call(name, hold=not known)
     read = yield from tag_arguments(scan, children)
-    return scan.started if read == CLOSED else scan.close_call()
+    return scan.candidate_open if read == CLOSED else scan.close_call()
 
 
 def json_call(scan: ToolCallParser, closer: str) -> Reading:

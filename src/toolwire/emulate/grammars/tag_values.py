@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import TagBlock
-from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, spoil
+from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, give_up
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -49,7 +49,7 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
         closed = yield from value_text(scan, block, key, given, last.push)
         if closed is None:
             last.flush(False)
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         last.flush(closed)
         scan.write('"' if closed else "")
     else:
@@ -57,14 +57,14 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
         raw = "".join(pieces)
         if closed is None:
             scan.write(escaped(raw, opened=True))
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         if closed and block.trim_newline:
             raw = raw.removesuffix("\n")
         if block.entities:
             raw = unescape(raw)
         if closed and not is_string and _is_malformed(scan, key, kind, raw):
             scan.write(raw)
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         scan.write(typed(scan, raw, is_string) if closed else escaped(raw, opened=True))
     if closed:
         return OK
