@@ -4,9 +4,9 @@
     key: | and > with - or +, then deeper lines               key: [flow, "of", 1] and {like: JSON}, on one line
     key: with a deeper mapping, or a list of `- ` items       # a comment on a line of its own
 
-`Rules` say how strict the reader is. `STRICT` accepts nothing that could be read in two ways: anchors, tags, text
-over several lines, comments after a value, tabs as indentation and repeated keys are outside this part of YAML.
-`LOOSE` is for people's notes: a value that the rules do not cover is its own text.
+`Rules` say how strict the reader is. `STRICT` accepts nothing that could be read in two ways: anchors, tags,
+text over several lines, comments after a value, tabs as indentation and repeated keys are outside this part
+of YAML. `LOOSE` is for people's notes: a value that the rules do not cover is its own text.
 
 Pure, linear, and no input raises an exception. Standard library only.
 """
@@ -85,7 +85,7 @@ def read_mapping(text: str, wants_string: Callable[[str], bool] = lambda key: Fa
 
 
 def read_value(text: str) -> Any:
-    """The value that one line holds under the loose rules; text outside this part of YAML is itself the value."""
+    """The value on one line under the loose rules; text that they do not cover is the value itself."""
     try:
         return _value(text, LOOSE)
     except (_Outside, ValueError):
@@ -93,12 +93,15 @@ def read_value(text: str) -> Any:
 
 
 def read_member(line: str) -> tuple[str, str] | None:
-    """The key that a line begins with and the text after its colon, under the loose rules; None without a key."""
+    """The key of a line and the text after its colon, under the loose rules; None without a key."""
     return _member(line, 0, LOOSE)
 
 
 def without_comment(text: str) -> str:
-    """A value's text without a comment after it. `read_value` itself skips a comment after quotes or brackets."""
+    """A value's text without a comment after it.
+
+    `read_value` itself skips a comment after quotes or brackets.
+    """
     return text[: text.index(" #")].rstrip() if " #" in text and text[0] not in "\"'[" else text
 
 

@@ -1,15 +1,15 @@
 """Reads JSON as models write it and turns it into strict JSON, in one pass.
 
-`JsonFlow` takes chunks of any size and returns strict JSON. Strict input passes verbatim, slice by slice (laws 6 and
-7). Common mistakes are repaired on the way, without changing anything that was already sent:
+`JsonFlow` takes chunks of any size and returns strict JSON. Strict input passes verbatim, slice by slice
+(laws 6 and 7). Common mistakes are repaired on the way, without changing anything that was already sent:
 
     control character in a string     escaped                  single-quoted string      double-quoted
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
     trailing comma                    left out                 True, False, None         true, false, null
 
-`issues` names each repair. Anything else is an error, for example a repeated key in one object: the flow stops at
-that character, wherever the chunks were cut (law 4). It uses no recursion; `MAX_DEPTH` bounds the nesting. Standard
-library only.
+`issues` names each repair. Anything else is an error, for example a repeated key in one object: the flow
+stops at that character, wherever the chunks were cut (law 4). It uses no recursion; `MAX_DEPTH` bounds the
+nesting. Standard library only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value in chunks. `run` consumes text and returns where it stopped; `out` collects strict JSON."""
+    """One JSON value in chunks.
+
+    `run` consumes text and returns where it stopped; `out` collects strict JSON.
+    """
 
     __slots__ = (
         "_closing",
@@ -79,7 +82,7 @@ class JsonFlow:
         self._quote = '"'
         self._word = ""
         self._number = ""
-        self._held: list[str] = []  # a comma and the white space after it, until the next token shows whether it is needed
+        self._held: list[str] = []  # a comma and white space; the next token decides about the comma
         self._mark = 0
         self._closing = False  # the string being read is a key
         self._keys: list[set[str]] = []  # the keys of every open object
@@ -101,7 +104,7 @@ class JsonFlow:
         return text
 
     def run(self, buffer: str, position: int) -> int:
-        """Consumes `buffer` from `position` on, up to the value's end or the first character that is an error."""
+        """Consumes `buffer` from `position` on, up to the end of the value or the first error."""
         end = len(buffer)
         self._key_from = position
         if self.state == STRING and not self._closing and self._quote == '"' and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
@@ -153,7 +156,7 @@ class JsonFlow:
             self.out.append(self._word)
         return self.take()
 
-    # --- one token -----------------------------------------------------------------------------------------------------------------------------
+    # --- one token -------------------------------------------------------------------------------
 
     def _token(self, buffer: str, position: int, state: int) -> int:
         char = buffer[position]
@@ -236,7 +239,7 @@ class JsonFlow:
             self.out.extend(self._held)
             self._held = []
 
-    # --- strings -------------------------------------------------------------------------------------------------------------------------------
+    # --- strings ---------------------------------------------------------------------------------
 
     def _open_string(self, buffer: str, position: int, quote: str) -> int:
         self._quote = quote
@@ -270,7 +273,10 @@ class JsonFlow:
         return position + 1
 
     def _is_new(self, buffer: str, position: int) -> bool:
-        """Whether the key that ends here is new in its object. With a repeated key the arguments are ambiguous."""
+        """Whether the key that ends here is new in its object.
+
+        With a repeated key the arguments are ambiguous.
+        """
         key = "".join(self._key) + buffer[self._key_from : position]
         if "\\" in key:
             try:
@@ -306,7 +312,7 @@ class JsonFlow:
         self.note_repair("bad_escape")
         return position + 1
 
-    # --- words and numbers ---------------------------------------------------------------------------------------------------------------------
+    # --- words and numbers -----------------------------------------------------------------------
 
     def _letters(self, buffer: str, position: int, end: int) -> int:
         if self.state == KEY_WORD:
@@ -350,7 +356,7 @@ class JsonFlow:
         self.state = MORE if self._stack else DONE
         return position
 
-    # --- output --------------------------------------------------------------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _flush(self, buffer: str, position: int) -> None:
         if position > self._mark:

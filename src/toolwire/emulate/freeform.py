@@ -1,8 +1,8 @@
 """Offers custom tools to a backend that knows only functions.
 
-A custom tool takes free text. The backend gets a function with one string parameter, `input`, and its calls become
-custom calls whose deltas are the text itself. Arguments of another shape are held to the end: a single text value is
-the input, and anything else passes unchanged. Pure; standard library only.
+A custom tool takes free text. The backend gets a function with one string parameter, `input`, and its calls
+become custom calls whose deltas are the text itself. Arguments of another shape are held to the end: a single
+text value is the input, and anything else passes unchanged. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Unwrap:
                 text = decoder.finish()
                 if text:
                     out.append(CallArgs(event.index, text))
-                bare = event.status == "invalid" and not decoder.started  # the model wrote the input itself, without the object around it
+                bare = event.status == "invalid" and not decoder.started  # the input itself, without an object around it
                 out.append(CallEnd(event.index, "repaired", event.issues) if bare else event)
             else:
                 out.append(event)

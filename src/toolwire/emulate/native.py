@@ -1,14 +1,15 @@
 """Repairs the arguments that servers with native tools send, so that they are one JSON object.
 
-`NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim. These
-deviations are repaired:
+`NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim.
+These deviations are repaired:
 
     null, None                         {}                     '{}' or null, then the arguments   the arguments
     a JSON string that contains them   the object inside      mistakes that `JsonFlow` repairs   strict JSON
 
-Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not empty,
-an empty object until something follows or the call ends, a comma until the next token, and a JSON string until it is
-complete. What was sent is never contradicted (law 6), and the splits do not matter (law 4). Standard library only.
+Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not
+empty, an empty object until something follows or the call ends, a comma until the next token, and a JSON
+string until it is complete. What was sent is never contradicted (law 6), and the splits do not matter (law
+4). Standard library only.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class NativeArguments:
         return self._hollow(held) if state == UNDECIDED else ""
 
     def _decide(self, held: str) -> str:
-        """Decides by the beginning of the arguments how to read them. Drops empty values that are followed by others."""
+        """Decides by the beginning of the arguments how to read them.
+
+        Drops empty values that are followed by others.
+        """
         text = first = held.lstrip()
         for _ in range(MOST_EMPTY):
             if text[0] == '"':

@@ -1,8 +1,8 @@
 """Finds the markers that may open a call, and holds text back while its end may be the beginning of one.
 
-A marker may have a placeholder, for the request's token or for the name of a declared tool. `Openers.of` fills it in.
-The search pattern matches any token and any name, so `re` compiles it once and not for every request. Standard
-library only.
+A marker may have a placeholder, for the request's token or for the name of a declared tool. `Openers.of`
+fills it in. The search pattern matches any token and any name, so `re` compiles it once and not for every
+request. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PLAIN = re.compile(_ANY + r"\Z")
 class Openers:
     """The openers of one request.
 
-    `table`: the openers by marker. `search`: finds the next marker, or text that only looks like a filled-in one.
-    `may_begin`: finds text that could be the beginning of a marker. `search_inline` and `may_begin_inline` leave out
-    the markers that count only at the start of a line. `has_answer_start`: some markers count only while the answer
-    has no word yet.
+    `table`: the openers by marker. `search`: finds the next marker, or text that only looks like a filled-in
+    one. `may_begin`: finds text that could be the beginning of a marker. `search_inline` and
+    `may_begin_inline` leave out the markers that count only at the start of a line. `has_answer_start`: some
+    markers count only while the answer has no word yet.
     """
 
-    __slots__ = ("_alike", "_markers", "_reach", "may_begin", "may_begin_inline", "has_answer_start", "search", "search_inline", "table")
+    __slots__ = ("_alike", "_markers", "_reach", "has_answer_start", "may_begin", "may_begin_inline", "search", "search_inline", "table")
 
     def __init__(self, table: dict[str, list[tuple[Dialect, Opener]]], alike: dict[str, str]) -> None:
         """`alike`: the pattern of each marker that had a placeholder."""
@@ -45,7 +45,7 @@ class Openers:
 
     @classmethod
     def of(cls, dialects: Iterable[Dialect], nonce: str | None, names: Iterable[str]) -> Openers:
-        """The openers of these dialects with their placeholders filled in; without a token there is no sentinel."""
+        """The openers of these dialects, with placeholders filled in. Without a token there is no sentinel."""
         table: dict[str, list[tuple[Dialect, Opener]]] = {}
         alike: dict[str, str] = {}
         tools = [name for name in names if _PLAIN.match(name)]
@@ -67,7 +67,7 @@ class Openers:
             pairs = [pair]
             for name in tools:
                 marker = before + name + after
-                if table.setdefault(marker, pairs) is pairs:  # a tool named like another marker does not replace it
+                if table.setdefault(marker, pairs) is pairs:  # a tool cannot replace another marker
                     alike[marker] = pattern
         return cls(table, alike)
 
@@ -85,7 +85,7 @@ class Openers:
         return bool(self.table)
 
     def hold_back(self, buffer: str, start: int) -> int:
-        """The position from which the buffer's end may be the beginning of a marker; else the buffer's length."""
+        """The position from which the buffer's end may be the beginning of a marker; else its length."""
         tail = len(buffer)
         found = self.may_begin(buffer, start if tail - start <= self._reach else tail - self._reach)
         while found is not None:

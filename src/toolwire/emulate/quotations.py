@@ -1,9 +1,9 @@
 """Keeps quoted text from making calls (law 12): quotations of the request's input, and code.
 
-A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON, as HTML, in
-a block quote, with other line ends or in several parts, and come back as plain text. So both sides are compared
-without white space, escapes, entities and quote marks. Brackets stay, because a name in a sentence is not a call.
-Linear. Standard library only.
+A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON, as
+HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both sides
+are compared without white space, escapes, entities and quote marks. Brackets stay, because a name in a
+sentence is not a call. Linear. Standard library only.
 """
 
 from __future__ import annotations
@@ -61,18 +61,16 @@ class Quotations:
         return as_read(block) in self._read
 
 
-# --- fence ------------------------------------------------------------
+# --- code ----------------------------------------------------------------------------------------
 #
-# Where the text stands: at the start of a line, inside a code fence, inside inline code. Fed with every
-# character of text, in pieces of any size. Fences are CommonMark's, as_read through block quotes and lists at
-# any depth: at least three backticks or tildes at the start of a line, closed by at least as many of the
-# same with nothing behind them. Inline code is what stands behind a run of backticks, up to the next run
-# of the same length or the line's end; behind a run at the end of its line, up to the next of the same
-# length or the paragraph's end. In doubt the text counts as code: then a recovery dialect does not fire,
-# which is the safe side. Standard library only.
+# Fences are CommonMark's, also inside block quotes and lists: at least three backticks or tildes at the start
+# of a line, closed by at least as many of the same with nothing after them. Inline code follows a run of
+# backticks, up to the next run of the same length or the end of the line. If the run is the last thing on its
+# line, inline code ends at the next run of the same length or at the end of the paragraph. In doubt, text
+# counts as code: then a recovery dialect does not fire, which is the safe side.
 
-_START, _RUN, _INFO, _REST = range(4)
-_PREFIX = frozenset(" \t\r>*+-0123456789.)")  # what may stand before a fence: white space, quotes, list items
+_START, _RUN, _INFO, _REST = range(4)  # prefix, run of a fence, text after that run, other text
+_PREFIX = frozenset(" \t\r>*+-0123456789.)")  # before a fence: white space, block quotes, list items
 _RUNS = re.compile("`+|[^`]+")
 
 

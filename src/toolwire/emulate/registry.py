@@ -35,9 +35,9 @@ def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
 class ToolRegistry:
     """The declared tools, in the client's order.
 
-    `resolve` tries, in this order: the exact name; the name before a special token (`look<|channel|>commentary`); the
-    name without a common prefix (`functions.` …); the name without regard to case, `-`, `_` and `.`, if exactly one
-    tool matches. Nothing else is a known tool.
+    `resolve` tries, in this order: the exact name; the name before a special token
+    (`look<|channel|>commentary`); the name without a common prefix (`functions.` …); the name without regard
+    to case, `-`, `_` and `.`, if exactly one tool matches. Nothing else is a known tool.
     """
 
     def __init__(self, tools: Iterable[ToolSpec | Mapping[str, Any]]) -> None:

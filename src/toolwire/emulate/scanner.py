@@ -3,7 +3,7 @@
 The path of a piece of text:
 
 1. `ToolCallParser.feed` appends it to the buffer, or returns it at once if no marker can begin in it.
-2. `openers.py` finds the next marker that may open a call. Text before the marker goes out.
+2. `openers.py` finds the next marker that may open a call. Text before the marker is sent.
 3. The marker begins a *candidate*. The shape of its opener (`dialects/shapes.py`) selects the grammar that reads
    it (`GRAMMARS`). Grammars are generators in `grammars/`; they ask for more text by yielding.
 4. A grammar that has read a tool's name calls `open_call`, sends the arguments with `write` (as strict JSON, see
@@ -11,14 +11,15 @@ The path of a piece of text:
 
 The scanner keeps these laws for every dialect:
 
-- Law 4, split invariance: every decision depends on the characters, never on where the chunks were cut. A limit
-  applies at the character that exceeds it.
+- Law 4, split invariance: every decision depends on the characters, never on where the chunks were cut. A
+  limit applies at the character that exceeds it.
 - Law 5, nothing is lost: every character is in a `Text`, in a call's arguments, or is markup of a call. If a
   candidate fails before a known tool was named, scanning resumes one character after the start of its marker.
 - Law 6: arguments are sent as verbatim slices, and what was sent is never contradicted.
 - Law 7: `ScanLimits` bound what is held. A failed candidate is scanned again only if it is short, so the cost
   stays linear.
-- Law 12: recovery dialects do not fire inside code, or on a block that is part of `quoted`, the request's input.
+- Law 12: recovery dialects do not fire inside code, or on a block that is part of `quoted`, the request's
+  input.
 
 Standard library only.
 """
@@ -89,11 +90,11 @@ class OpenCall:
 class ToolCallParser:
     """Finds the calls of `tools` in a model's text. No text makes `feed` or `finish` raise.
 
-    `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete. Calls of a
-    strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
+    `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete.
+    Calls of a strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
 
-    `thoughts`: separates reasoning from the answer. The function says whether the request's messages contain a
-    text. None: reasoning stays text.
+    `thoughts`: separates reasoning from the answer. The function says whether the request's messages contain
+    a text. None: reasoning stays text.
     """
 
     def __init__(
@@ -118,14 +119,14 @@ class ToolCallParser:
         self._check = check
         self._openers = Openers.of(select(dialects), nonce, self.registry.tools)
         self._quoted = Quotations(quoted, list(self._openers.table))
-        self._at_answer_start = self._openers.has_answer_start  # every chunk is scanned until the answer has a word
+        self._at_answer_start = self._openers.has_answer_start  # until then, every chunk is scanned
         self._may_begin: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin
         self._may_begin_inline: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin_inline
         self._fence = FenceTracker()
         self._count = 0
         self._out: list[Event] = []
         self._pending: list[str] = []  # text that is sent next, as one event
-        # The buffer holds unconsumed text. While a candidate is open it also holds the candidate, from `_start` on.
+        # The buffer holds unconsumed text, and the open candidate from `_start` on.
         self.buffer = ""
         self.position = 0
         self.ended = False
@@ -141,7 +142,7 @@ class ToolCallParser:
         self._machine: Generator[None, None, None] | None = self._scan() if self._scanning or self._thought_may_open else None
         self._idle = self._scanning and not self._thought_may_open
 
-    # --- public ----------------------------------------------------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------
 
     def feed(self, text: str) -> list[Event]:
         """Takes the next chunk of text and returns its events."""
@@ -169,7 +170,10 @@ class ToolCallParser:
         return self._taken()
 
     def finish(self, reason: str = "eof") -> list[Event]:
-        """Ends the text and returns the events that were held back. `reason`: `eof`, `length` or `cancelled`."""
+        """Ends the text and returns the events that were held back.
+
+        `reason`: `eof`, `length` or `cancelled`.
+        """
         if self._machine is None or self._finished:
             return []
         self._finished = True
@@ -199,12 +203,12 @@ class ToolCallParser:
         """Stops looking for thoughts: the backend itself separates reasoning from text."""
         self.mentions = None
 
-    # --- the buffer ----------------------------------------------------------------------------------------------------------------------------
+    # --- the buffer ------------------------------------------------------------------------------
 
     def _push(self, text: str) -> None:
         cut = self.position
         if cut == len(self.buffer) and (self._start < 0 or self.call is not None):
-            if self._start >= 0:  # a held call is never scanned again: its text leaves the buffer at once
+            if self._start >= 0:  # a held call is never scanned again: drop its text from the buffer
                 self._put_aside(cut)
             self.buffer = text
             self.position = 0
@@ -269,7 +273,10 @@ class ToolCallParser:
 
     @property
     def candidate_open(self) -> bool:
-        """Whether a candidate is open. Right after `close_call`: whether the call was made, not turned into text."""
+        """Whether a candidate is open.
+
+        Right after `close_call`: whether the call was made, not turned into text.
+        """
         return self._start >= 0
 
     def checkpoint(self) -> None:
@@ -293,7 +300,7 @@ class ToolCallParser:
         self._may_begin = self._openers.may_begin
         self._may_begin_inline = self._openers.may_begin_inline
 
-    # --- text ----------------------------------------------------------------------------------------------------------------------------------
+    # --- text ------------------------------------------------------------------------------------
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
@@ -330,7 +337,10 @@ class ToolCallParser:
                 self._add_text(marker[0])
 
     def _next_opener(self) -> re.Match[str] | None:
-        """The next marker. Inside a line, markers that count only at a line's start are skipped in one search."""
+        """The next marker.
+
+        Inside a line, markers that count only at a line's start are skipped in one search.
+        """
         if not self._fence.line_start:
             stop = self.buffer.find("\n", self.position) + 1
             found = self._openers.search_inline(self.buffer, self.position, stop or len(self.buffer))
@@ -345,7 +355,7 @@ class ToolCallParser:
             return False
         return not dialect.recovery or not self._fence.inside
 
-    # --- thoughts ------------------------------------------------------------------------------------------------------------------------------
+    # --- thoughts --------------------------------------------------------------------------------
 
     def _thought(self, markers: Markers) -> Generator[None, None, None]:
         self._fence = FenceTracker()
@@ -378,7 +388,10 @@ class ToolCallParser:
         return False
 
     def reread(self, text: str) -> Generator[None, None, None]:
-        """The answer ended inside a thought: scans `text`, its end, for calls. Text before the first one is thought."""
+        """The answer ended inside a thought: scans `text`, its end, for calls.
+
+        Text before the first one is thought.
+        """
         before = self._taken()
         self.buffer, self.position, self._thought_may_open = text, 0, False
         yield from self._scan()
@@ -388,7 +401,7 @@ class ToolCallParser:
         self._out += [Thought(event.text) if isinstance(event, Text) else event for event in thoughts]
         self._out += out[len(thoughts) :]
 
-    # --- candidates ---------------------------------------------------------------------------------------------------------------------------
+    # --- candidates ------------------------------------------------------------------------------
 
     def _candidate(self, marker: str, openers: list[tuple[Dialect, Opener]]) -> Generator[None, None, None]:
         self._start = self.position
@@ -431,10 +444,13 @@ class ToolCallParser:
             self._add_text(self.buffer[self._start])
         self._end_candidate()
 
-    # --- called by the grammars -------------------------------------------------------------------------------------------------------
+    # --- called by the grammars ------------------------------------------------------------------
 
     def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
-        """The grammar has read a tool's name (and an `id`, in dialects that have ids). An unheld call begins here."""
+        """The grammar has read a tool's name (and an `id`, in dialects that have ids).
+
+        An unheld call begins here.
+        """
         tool = self.registry.resolve(written)
         refused = False
         if tool is None:

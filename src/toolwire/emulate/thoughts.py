@@ -1,12 +1,12 @@
 """Separates reasoning that a model writes into its answer, such as `<think>…</think>`.
 
-A thought opens at the start of the answer, or right after another thought or a call, apart from white space. Anywhere
-else its markers are ordinary text, so an answer that only mentions `<think>` does not change. White space around a
-marker belongs to the markup.
+A thought opens at the start of the answer, or right after another thought or a call, apart from white space.
+Anywhere else its markers are ordinary text, so an answer that only mentions `<think>` does not change. White
+space around a marker belongs to the markup.
 
-A call inside a closed thought is not made: the model only considered it. Only the end of a thought shows whether it
-closes, so the text is held from the first possible call on. If the model ends its answer first, the held text is
-read as part of the answer. Standard library only.
+A call inside a closed thought is not made: the model only considered it. Only the end of a thought shows
+whether it closes, so the text is held from the first possible call on. If the model ends its answer first,
+the held text is read as part of the answer. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _WHITE = re.compile(r"\s*")
 class Markers:
     """The markers around a thought, and the models that write them.
 
-    `then`: markup that may follow the closer. `plain`: prompts ask for this tag too, so it is text if the request
-    mentions it.
+    `then`: markup that may follow the closer. `plain`: prompts ask for this tag too, so it is text if the
+    request mentions it.
     """
 
     opener: str
@@ -68,7 +68,7 @@ _MOST = max(map(len, _OPENERS))
 
 
 def opening(scan: ToolCallParser) -> Reading:
-    """Consumes the opener of a thought and returns its markers; None, and nothing consumed, if none opens here."""
+    """Consumes the opener of a thought and returns its markers; None if none opens here."""
     while scan.mentions is not None:
         start = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if start - scan.position > LONGEST:
@@ -87,7 +87,10 @@ def opening(scan: ToolCallParser) -> Reading:
 
 
 def thought(scan: ToolCallParser, markers: Markers) -> Reading:
-    """Reads a thought and the white space after it. Its text is sent at once, up to the first possible call."""
+    """Reads a thought and the white space after it.
+
+    Its text is sent at once, up to the first possible call.
+    """
     closer = markers.closer
     yield from peek(scan)
     while True:
@@ -116,7 +119,10 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
 
 
 def held_thought(scan: ToolCallParser, closer: str) -> Reading:
-    """Reads the rest of a thought from a possible call on. True: the thought closed, so all of it is thought."""
+    """Reads the rest of a thought from a possible call on.
+
+    True: the thought closed, so all of it is thought.
+    """
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)
     if closed or held.full or scan.reason != "eof":

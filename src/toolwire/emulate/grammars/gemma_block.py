@@ -1,6 +1,7 @@
-"""The grammar of Gemma's calls: `call:NAME{key:value, …}`, strings between marks of their own and without escapes.
+"""The grammar of Gemma's calls: `call:NAME{key:value, …}`.
 
-Keys are bare words; a string may also be JSON's. Standard library only.
+Keys are words without quotes. Strings have Gemma's own quotes and no escapes, or are JSON strings. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.dialects.shapes import GemmaBlock
-from toolwire.emulate.grammars.literals import Emit, ended_call, streamed, json_string, literal_value, note_repair
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, give_up, until
+from toolwire.emulate.grammars.literals import Emit, ended_call, json_string, literal_value, note_repair, streamed
+from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek, until
 from toolwire.emulate.grammars.tag_block import bare_name, short_text
 from toolwire.emulate.grammars.tag_values import escaped, typed
 
@@ -28,7 +29,7 @@ _TYPES = ("integer", "number", "boolean", "array", "object", "null")
 
 
 def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
-    """Calls one after another, then the closer. True when it stood there."""
+    """Reads calls one after another and the closer. False: there was no closer."""
     calls = 0
     while True:
         char = yield from peek(scan)
@@ -42,7 +43,7 @@ def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
 
 
 def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
-    """One call. True: it came out."""
+    """Reads one call. True: it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "{":
         return False
@@ -60,14 +61,14 @@ def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
 
 
 class Gemma:
-    """The language of one call."""
+    """Gemma's literals, as a `Language`."""
 
     brackets = {"{": "}", "[": "]"}  # noqa: RUF012
 
     def __init__(self, block: GemmaBlock, schema: Mapping[str, Any]) -> None:
         self._quote = block.quote
         self._schema = schema if block.untyped else {}
-        self._key = ""  # of the argument that is read
+        self._key = ""  # of the current argument
 
     def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
         if (yield from literal(scan, (self._quote,))) is not None:
@@ -104,7 +105,10 @@ class Gemma:
         return OK
 
     def _string(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
-        """A string's text is passed on while it is written, unless the schema makes something else of it."""
+        """Reads a string.
+
+        Its text is sent at once, unless the schema says that it is another type in quotes.
+        """
         keep = len(self._quote) - 1
         if depth == 1 and self._is_typed():
             pieces: list[str] = []
@@ -127,7 +131,7 @@ class Gemma:
 
 
 def token(scan: ToolCallParser, pattern: re.Pattern[str]) -> Reading:
-    """What the pattern matches here, not consumed; None where that is nothing, too long, or not known to be whole."""
+    """The text that the pattern matches, not consumed; None if it is empty, too long or incomplete."""
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + LONGEST + 1)
         if found is None or len(found.group()) > LONGEST:

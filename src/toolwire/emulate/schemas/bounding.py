@@ -8,10 +8,11 @@
 - Any input is accepted: keywords of the wrong type, broken references and unsatisfiable schemas never raise.
 
 llguidance does part of this itself. It enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds,
-patterns and formats, also in combination. It bounds nothing: a string, a number or a recursion goes on as long
-as the model likes. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`, `propertyNames` and
-`dependentRequired`, and refuses a schema with a broken reference or a keyword of the wrong type. The engines of
-other servers do less. So all get the same narrowed schema, apart from a few keywords (`portable`).
+patterns and formats, also in combination. It bounds nothing: a string, a number or a recursion goes on as
+long as the model likes. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`,
+`propertyNames` and `dependentRequired`, and refuses a schema with a broken reference or a keyword of the
+wrong type. The engines of other servers do less. So all get the same narrowed schema, apart from a few
+keywords (`portable`).
 
 Pure; standard library only.
 """
@@ -106,7 +107,7 @@ class _Scope:
 
 
 class _Bounding:
-    """Narrows one schema. None stands for a schema without a valid value."""
+    """Narrows one schema. None means a schema without a valid value."""
 
     def __init__(self, root: Mapping[str, Any], limits: SchemaLimits, portable: bool) -> None:
         self._root = root
@@ -144,7 +145,7 @@ class _Bounding:
             return self._enum(keywords, types)
         return _any_of([self._typed(type, keywords, scope) for type in types])
 
-    # --- references ----------------------------------------------------------------------------------------------------------------------------
+    # --- references ------------------------------------------------------------------------------
 
     def _refer(self, target: str, scope: _Scope) -> Schema | None:
         """A reference to our own copy of the definition; there is one for every level of recursion."""
@@ -192,7 +193,7 @@ class _Bounding:
                 return True
         return found
 
-    # --- joining -------------------------------------------------------------------------------------------------------------------------------
+    # --- joining ---------------------------------------------------------------------------------
 
     def _flat(self, schema: Any, scope: _Scope) -> tuple[Schema, _Scope] | None:
         """The keywords of a schema and of its `$ref`, `allOf` and `if`, joined; choices are `groups`."""
@@ -221,7 +222,7 @@ class _Bounding:
             keywords, scope = joined, flat[1]
         return keywords, scope
 
-    # --- types ---------------------------------------------------------------------------------------------------------------------------------
+    # --- types -----------------------------------------------------------------------------------
 
     def _typed(self, type: str, keywords: Schema, scope: _Scope) -> Schema | None:
         inner = replace(scope, depth=scope.depth + 1)

@@ -1,7 +1,7 @@
 """Checks complete arguments against the client's JSON schemas, and whether a decoder enforces a schema fully.
 
-`jsonschema-rs` compiles a schema once for each request. A `$ref` that leaves the schema is refused: following it
-would let a client make the gateway send requests.
+`jsonschema-rs` compiles a schema once for each request. A `$ref` that leaves the schema is refused: following
+it would let a client make the gateway send requests.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ DEEPEST = 64
 
 
 def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
-    """Whether a decoder enforces every keyword of a schema and its subschemas. `own`: it runs our own grammar."""
+    """Whether a decoder enforces every keyword of a schema and its subschemas.
+
+    `own`: it runs our own grammar.
+    """
     if isinstance(schema, bool):
         return schema
     kept = KEPT | WIDE | {"allOf"} if own else KEPT

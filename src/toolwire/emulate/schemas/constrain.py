@@ -1,9 +1,9 @@
 """Writes the schema or grammar that constrains a decoder to valid tool calls.
 
-`Turn.constraint` names the tools and the markers of a call. `call_schema` makes one JSON schema of it, `lark` one
-grammar in llguidance's Lark. `bounding.py` bounds the arguments, so that a small model cannot write without end.
-In a grammar, text is free up to a call's opening marker and constrained from there on, and the answer ends after
-the last call. Pure; standard library only.
+`Turn.constraint` names the tools and the markers of a call. `call_schema` makes one JSON schema of it, `lark`
+one grammar in llguidance's Lark. `bounding.py` bounds the arguments, so that a small model cannot write
+without end. In a grammar, text is free up to a call's opening marker and constrained from there on, and the
+answer ends after the last call. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEADER = "%llguidance {}\n"
 GUIDANCE = {
     "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True},
 }
-"""Options of llguidance: white space is fixed, so that it cannot go on for ever; unknown keywords are no error."""
+"""Options of llguidance: white space is fixed, so that it ends; unknown keywords are no error."""
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
 WORDS = r"/(?s:[^<\s].*)/"
@@ -30,7 +30,7 @@ ANSWER, ARGUMENTS = "answer", "arguments"
 """The rules of a grammar that contain a schema: of a JSON answer, and of each tool (with its number)."""
 
 
-# --- schemas -----------------------------------------------------------------------------------------------------------------------------------
+# --- schemas -------------------------------------------------------------------------------------
 
 
 def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schema:
@@ -63,7 +63,7 @@ def _renamed(schema: Any, prefix: str) -> Any:
     return out
 
 
-# --- grammars ----------------------------------------------------------------------------------------------------------------------------------
+# --- grammars ------------------------------------------------------------------------------------
 
 
 def lark(
@@ -76,9 +76,9 @@ def lark(
 ) -> str:
     """The grammar of an answer.
 
-    `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None: text.
-    `copies`: the model is so small that it copies its prompt. Its text then contains none of the barred texts, and
-    after tool results it begins with words, because it would otherwise copy the last call.
+    `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None:
+    text. `copies`: the model is so small that it copies its prompt. Its text then contains none of the barred
+    texts, and after tool results it begins with words, because it would otherwise copy the last call.
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
@@ -112,7 +112,8 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 
 
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
-    """Grammars that test whether llguidance accepts the schemas of a grammar: all at once, and each rule alone.
+    """Grammars that test whether llguidance accepts the schemas of a grammar: all at once, and each rule
+    alone.
 
     The answer under each of them begins with a tilde.
     """
