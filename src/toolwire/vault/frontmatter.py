@@ -1,8 +1,8 @@
 """The properties at the head of a note. Pure, linear, and no input raises an exception.
 
-A head is `key: value` lines at the margin. A value is a scalar, a list of dashes or a list in brackets, read by the
-loose rules of `core/yaml.py`. A value of another shape (a nested mapping, a block of text) is its own text. A head
-with a line that is none of this is no frontmatter but part of the note's text.
+A head is `key: value` lines at the margin. A value is a scalar, a list of dashes or a list in brackets, read
+by the loose rules of `core/yaml.py`. A value of another shape (a nested mapping, a block of text) is its own
+text. A head with a line that is none of this is no frontmatter but part of the note's text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*))?")
 
 @dataclass(frozen=True, slots=True)
 class Frontmatter:
-    """A note's properties. `end`: where its text begins; `lines`: those of the head with its `---`; both 0 without one."""
+    """A note's properties.
+
+    `end`: where its text begins; `lines`: those of the head with its `---`; both 0 without one.
+    """
 
     properties: Mapping[str, Value] = field(default_factory=dict)
     end: int = 0
