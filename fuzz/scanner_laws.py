@@ -13,7 +13,7 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text, Thou
 from toolwire.core.turn import ToolSpec
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.freeform import INPUT, Unwrap, wrap
-from toolwire.emulate.scanner import Limits, ToolCallParser, parse
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser, parse
 from toolwire.emulate.thoughts import THOUGHTS
 from toolwire.wire.sse import scrub
 
@@ -60,7 +60,7 @@ def _parser(case: Case) -> ToolCallParser:
         case["arguments"],
         case["nonce"],
         case["quoted"],
-        Limits(*case["limits"]) if case["limits"] else None,
+        ScanLimits(*case["limits"]) if case["limits"] else None,
         unknown_tool=case["unknown_tool"],
         check=_odd_length if case["checked"] else None,
         thoughts=_thoughts(case),
@@ -105,7 +105,7 @@ def judge_splits(case: Case) -> None:
 
 def judge_one_shot(case: Case) -> None:
     options = {key: case[key] for key in ("arguments", "nonce", "quoted", "unknown_tool")}
-    limits = Limits(*case["limits"]) if case["limits"] else None
+    limits = ScanLimits(*case["limits"]) if case["limits"] else None
     whole = plain(parse(case["text"], case["tools"], case["dialects"], limits=limits, thoughts=_thoughts(case), **options))
     streamed = scan({**case, "checked": False, "reason": "eof"}, generate.pieces(case["text"], case["cuts"]))[0]
     holds("one shot is the stream", whole, streamed)

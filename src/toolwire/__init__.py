@@ -1,21 +1,24 @@
 """Toolwire: OpenAI-grade tool calling for any model or coding agent.
 
-The library part (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs the standard library only; the
-gateway is `toolwire serve`.
+The library (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs only
+the standard library. The gateway is `toolwire serve`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toolwire.emulate.scanner import Limits, ToolCallParser, parse
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser, parse
 
 if TYPE_CHECKING:
     from toolwire.conform.judge import OrderJudge
     from toolwire.wire.aggregator import ToolCallAggregator
 
-__all__ = ["Limits", "OrderJudge", "ToolCallAggregator", "ToolCallParser", "__version__", "parse"]
+__all__ = ["Limits", "OrderJudge", "ScanLimits", "ToolCallAggregator", "ToolCallParser", "__version__", "parse"]
 __version__ = "0.1.0"
+
+Limits = ScanLimits
+"""The name of `ScanLimits` in 0.1."""
 
 _LAZY = {"ToolCallAggregator": "toolwire.wire.aggregator", "OrderJudge": "toolwire.conform.judge"}
 

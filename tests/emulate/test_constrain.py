@@ -12,10 +12,10 @@ import pytest
 
 from doubles.schemas import tool_schemas
 from toolwire.core.turn import Constraint, ToolSpec
-from toolwire.emulate.schemas.bounding import Limits, arguments_schema, is_held
-from toolwire.emulate.schemas.constrain import bounded, call_schema, json_lark, lark, probes
-from toolwire.emulate.schemas.schema import exact
-from toolwire.emulate.schemas.values import Numbers, rust_pattern
+from toolwire.emulate.schemas.bounding import SchemaLimits, arguments_schema, bounded, is_held
+from toolwire.emulate.schemas.check import exact
+from toolwire.emulate.schemas.constrain import call_schema, json_lark, lark, probes
+from toolwire.emulate.schemas.keywords import Numbers, rust_pattern
 
 SAMPLES = ("ABC", "2024-10", "#00ff00", "v1.2", "a-b.md", "a@b", "http://ab.cd")
 NODE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}
@@ -230,7 +230,7 @@ def test_an_endless_schema_ends_and_a_huge_one_does_not_explode() -> None:
 
 
 def test_open_ends_are_closed_by_the_limits() -> None:
-    limits = Limits(string=7, items=2, keys=3)
+    limits = SchemaLimits(string=7, items=2, keys=3)
     assert bounded({"type": "string"}, limits) == {"type": "string", "maxLength": 7}
     assert bounded({"type": "string", "maxLength": 3}, limits)["maxLength"] == 3
     assert bounded({"type": "string", "maxLength": 3000}, limits)["maxLength"] == 7
@@ -244,8 +244,7 @@ def test_open_ends_are_closed_by_the_limits() -> None:
 
 
 def test_patterns_mean_the_same_to_the_grammar() -> None:
-    assert rust_pattern(r"^\d{3}-[\w.]+$") == r"^[0-9]{3}-[A-Za-z0-9_.]+$"
-    assert rust_pattern(r"^\D\W[^\d]$") == r"^[^0-9][^A-Za-z0-9_][^0-9]$"
+    assert rust_pattern(r"^\d{3}-[\w.]+\.$") == r"^\d{3}-[\w.]+\.$"
     assert rust_pattern(r"^[[]&&.$") == r"^[\[]&&[^\n\r\u2028\u2029]$"
     for given_up in (r"(?=a)b", r"(?<!a)b", r"\bword\b", r"(a)\1", "[", "(?i)a", "a" * 1000):
         assert rust_pattern(given_up) is None
@@ -386,9 +385,9 @@ def test_a_long_range_below_zero_is_named_in_part_and_every_number_fits() -> Non
 def test_a_multiple_that_no_reader_keeps_is_not_named() -> None:
     whole = bounded({"type": "number", "maximum": -1e308, "multipleOf": 3.5}, portable=False)["enum"]
     assert whole and all(one <= -1e308 and one * 2 % 7 == 0 for one in whole)
-    assert Numbers({"maximum": -(10**400) - 1, "minimum": -(10**400) - 1, "multipleOf": 0.5}).any(portable=False) == {"enum": [-(10**400) - 1]}
+    assert Numbers({"maximum": -(10**400) - 1, "minimum": -(10**400) - 1, "multipleOf": 0.5}).as_number(portable=False) == {"enum": [-(10**400) - 1]}
     none = {"minimum": -(10**400), "exclusiveMaximum": -(10**400) + 1, "exclusiveMinimum": -(10**400), "multipleOf": 0.5}
-    assert Numbers(none).any(portable=False) is None
+    assert Numbers(none).as_number(portable=False) is None
 
 
 def test_a_range_that_holds_zero_keeps_its_multiples() -> None:

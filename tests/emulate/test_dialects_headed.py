@@ -11,7 +11,7 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.emulate.grammars.reading import LONGEST
-from toolwire.emulate.scanner import Limits, ToolCallParser
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
@@ -427,7 +427,7 @@ def test_a_block_in_code_or_in_the_input_is_no_call(dialect: str, mode: str) -> 
 @pytest.mark.parametrize("dialect", HERE)
 def test_calls_beyond_their_limit_are_text(dialect: str) -> None:
     block = render(dialect, "get_weather", PARIS)
-    out = anyhow(f"{block}\n{block}", dialects=(dialect,), limits=Limits(calls=1))
+    out = anyhow(f"{block}\n{block}", dialects=(dialect,), limits=ScanLimits(calls=1))
     assert out == [call(), ("text", f"\n{block}")]
 
 

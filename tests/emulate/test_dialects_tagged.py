@@ -11,8 +11,7 @@ import pytest
 from toolwire.core.events import CallArgs, CallEnd
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
-from toolwire.emulate.grammars.yaml_values import yaml_mapping
-from toolwire.emulate.scanner import Limits, ToolCallParser
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser
 
 MINE = ("glm", "minimax", "dsml", "kimi_k3", "tag_is_tool")
 TOOLS: list[dict[str, Any]] = [
@@ -279,39 +278,4 @@ def test_a_quoted_element_is_no_call(agreed: Reads) -> None:
 
 def test_what_exceeds_its_limit_is_text(agreed: Reads) -> None:
     text = "<write>\na: " + "x" * 300 + "\n</write>"
-    assert agreed(text, limits=Limits(header=100, held=200), dialects=("tag_is_tool",)) == [("text", text)]
-
-
-YAML: list[tuple[str, Any]] = [
-    ("a: 1\nb: 1.5\nc: -2e3\nd: 007\ne: 1_000\nf: .5", {"a": 1, "b": 1.5, "c": -2e3, "d": "007", "e": "1_000", "f": ".5"}),
-    ("a: true\nb: False\nc: null\nd: ~\ne:\nf: yes", {"a": True, "b": False, "c": None, "d": None, "e": None, "f": "yes"}),
-    ("a: \"x\\n\\u00e9: #\"\nb: 'it''s'\n'c d': 1\n\"e\": 2", {"a": "x\né: #", "b": "it's", "c d": 1, "e": 2}),
-    ("url: http://x.org:80/#a\ntime: 10:30", {"url": "http://x.org:80/#a", "time": "10:30"}),
-    ("a: |\n  one\n   two\n\n  three\n\nb: 1", {"a": "one\n two\n\nthree\n", "b": 1}),
-    ("a: |-\n  one\nb: |+\n  two\n\nc: >\n  three\n  four\n\n  five\n", {"a": "one", "b": "two\n\n", "c": "three four\nfive\n"}),
-    ("a:\n  b:\n    c: 1\n  d: 2", {"a": {"b": {"c": 1}, "d": 2}}),
-    ("a:\n  - 1\n  - b: 2\n    c: 3\n  - - x\n    - y\n  -\n    d: 4", {"a": [1, {"b": 2, "c": 3}, ["x", "y"], {"d": 4}]}),
-    ("a:\n- 1\n- two\nb: 3", {"a": [1, "two"], "b": 3}),
-    ("a: [1, 'x', two words, {k: v, \"q\": null}]\nb: {}\nc: []", {"a": [1, "x", "two words", {"k": "v", "q": None}], "b": {}, "c": []}),
-    ("# first\na: 1\n\n# last\n", {"a": 1}),
-    ("a: 1\r\nb: 2\r\n", {"a": 1, "b": 2}),
-]
-NO_YAML = [
-    *("", "just text", "- a\n- b", "a: 1\na: 2", "a: &x 1", "a: *x", "a: !!str 1", "a: 1 # one", "a: b: c", "a: x\n  more", "a:\n\tb: 1", "? a\n: b"),
-    *("---\na: 1", "a: 'open", "a: [1, 2", "a: {b}", "a: @x", "a: |2\n    x", "a: 1\n  b: 2", "a: 1e999", "  a: 1\n b: 2", "a: 'x' y", "a: - 1"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), YAML)
-def test_yaml_of_the_subset_is_read(text: str, expected: Any) -> None:
-    assert yaml_mapping(text) == expected
-
-
-@pytest.mark.parametrize("text", NO_YAML)
-def test_yaml_outside_the_subset_is_none(text: str) -> None:
-    assert yaml_mapping(text) is None
-
-
-def test_yaml_as_deep_as_it_likes_is_refused_and_not_a_failure() -> None:
-    assert yaml_mapping("a: " + "[" * 5000) is None
-    assert yaml_mapping("\n".join(" " * depth + f"k{depth}:" for depth in range(2000))) is None
+    assert agreed(text, limits=ScanLimits(header=100, held=200), dialects=("tag_is_tool",)) == [("text", text)]

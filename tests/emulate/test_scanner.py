@@ -10,7 +10,7 @@ import pytest
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text
 from toolwire.emulate.dialects import DIALECTS
-from toolwire.emulate.scanner import Limits, ToolCallParser, parse
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser, parse
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -317,23 +317,23 @@ def test_only_what_may_become_a_marker_is_held_back() -> None:
 
 def test_a_held_call_beyond_its_limit_is_text() -> None:
     written = '<tool_call>{"name": "write", "arguments": {"t": "' + "x" * 500 + '"}}</tool_call>'
-    limits = Limits(header=64, held=200)
+    limits = ScanLimits(header=64, held=200)
     assert both(written, arguments="validated", limits=limits) == (written, [])
     assert both(written, arguments="eager", limits=limits)[1][0][2] == "ok"
 
 
 def test_a_header_beyond_its_limit_is_text() -> None:
     written = '<tool_call>{"why": "' + "x" * 500 + '", "name": "write"}</tool_call>'
-    assert both(written, limits=Limits(header=100)) == (written, [])
+    assert both(written, limits=ScanLimits(header=100)) == (written, [])
 
 
 def test_calls_beyond_their_limit_are_text() -> None:
-    text, calls = both(BLOCK * 3, limits=Limits(calls=2))
+    text, calls = both(BLOCK * 3, limits=ScanLimits(calls=2))
     assert len(calls) == 2 and text == BLOCK
     several = '<tool_call>{"name": "write"}{"name": "write"}{"name": "write"}</tool_call>'
-    text, calls = both(several, limits=Limits(calls=2))
+    text, calls = both(several, limits=ScanLimits(calls=2))
     assert len(calls) == 2 and text == '{"name": "write"}</tool_call>'
-    assert len(both("<function=write></function><function=write></function>", limits=Limits(calls=1))[1]) == 1
+    assert len(both("<function=write></function><function=write></function>", limits=ScanLimits(calls=1))[1]) == 1
 
 
 def test_strict_tools_are_held_and_checked() -> None:

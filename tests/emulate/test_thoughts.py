@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
 from toolwire.emulate.dialects import DIALECTS
-from toolwire.emulate.scanner import Limits, ToolCallParser
+from toolwire.emulate.scanner import ScanLimits, ToolCallParser
 from toolwire.emulate.thoughts import THOUGHTS, Markers
 
 TOOLS = [{"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}]
@@ -123,9 +123,9 @@ def test_without_an_opener_the_splitter_is_out_of_the_way_after_the_first_word()
 
 def test_what_is_held_of_a_thought_is_bounded() -> None:
     text = f"<think>{CALL}" + "x" * 500
-    small = Limits(held=300)
+    small = ScanLimits(held=300)
     assert read([text], limits=small) == read(list(text), limits=small) == [["thought", text.removeprefix("<think>")]]
-    assert read([text], limits=Limits(held=900))[0] == MADE
+    assert read([text], limits=ScanLimits(held=900))[0] == MADE
 
 
 def test_the_quoted_request_makes_no_call_in_an_unclosed_thought() -> None:

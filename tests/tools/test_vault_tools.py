@@ -227,7 +227,7 @@ async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
     for name, arguments in (("vault_search", {"query": "x"}), ("vault_tags", {})):
         outcome = await use(name, YES, **arguments)
         assert outcome.status == "failed" and "No space left on device (XDG_CACHE_HOME" in outcome.result["error"]
-        assert str(library.index.place.folder)[:100] in outcome.notice and str(library.index.place.folder)[:20] not in outcome.result["error"]
+        assert str(library.index.location.folder)[:100] in outcome.notice and str(library.index.location.folder)[:20] not in outcome.result["error"]
     assert caplog.records == []
 
 

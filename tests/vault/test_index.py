@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from toolwire.vault import refresh as refreshing
-from toolwire.vault.index import _SETTINGS, Index, Place, watch
+from toolwire.vault.index import _SETTINGS, Index, Location, watch
 from toolwire.vault.paths import Vault
-from toolwire.vault.policy import Limits, PathRefused
+from toolwire.vault.policy import PathRefused, VaultLimits
 from toolwire.vault.search import search
 
 KILL_ROUNDS = int(os.environ.get("TOOLWIRE_KILL_ROUNDS", "4"))
@@ -49,7 +49,7 @@ def paths(index: Index, query: str) -> list[str]:
 
 
 def database(index: Index) -> Path:
-    found = index.place.current()
+    found = index.location.current()
     assert found is not None
     return found
 
@@ -62,7 +62,7 @@ def intact(index: Index) -> None:
         rows = connection.execute("SELECT path, sha256 FROM notes ORDER BY path").fetchall()
         chunks = connection.execute("SELECT count(*) FROM chunks").fetchone()[0]
         words = dict(connection.execute("SELECT term, cnt FROM vocabulary")) if _vocabulary(connection) else {}
-    with Vault(index.vault.root) as vault, Index(vault, index.place.folder.parent.parent / "fresh") as fresh:
+    with Vault(index.vault.root) as vault, Index(vault, index.location.folder.parent.parent / "fresh") as fresh:
         fresh.refresh()
         with closing(sqlite3.connect(database(fresh))) as connection:
             assert connection.execute("SELECT path, sha256 FROM notes ORDER BY path").fetchall() == rows
@@ -197,7 +197,7 @@ def test_excluded_notes_are_not_in_the_index(root: Path, tmp_path: Path) -> None
 def test_the_index_of_another_policy_is_forgotten_in_time(root: Path, tmp_path: Path) -> None:
     with Vault(root) as vault, Index(vault, tmp_path / "cache") as old:
         old.refresh()
-        forgotten = old.place.folder
+        forgotten = old.location.folder
     for file in forgotten.iterdir():
         os.utime(file, (1, 1))
     with Vault(root, exclude=["x"]) as vault, Index(vault, tmp_path / "cache") as new:
@@ -211,19 +211,19 @@ def test_the_index_of_another_policy_is_forgotten_in_time(root: Path, tmp_path: 
 def test_only_the_owner_can_read_the_index(index: Index) -> None:
     index.refresh()
     with index.reading():
-        files = list(index.place.folder.iterdir())
+        files = list(index.location.folder.iterdir())
         assert len(files) >= 3
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-    assert stat.S_IMODE(index.place.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(index.location.folder.stat().st_mode) == 0o700
 
 
 def test_the_index_lies_in_the_cache_under_a_name_that_tells_nothing(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     os.symlink(root, tmp_path / "alias")
     with Vault(root) as one, Vault(tmp_path / "alias") as two:
-        assert Place(one).folder == Place(two).folder
-        assert Place(one).folder.parent == tmp_path / "xdg" / "toolwire" / "vaults"
-        assert "vault" not in Place(one).folder.name
+        assert Location(one).folder == Location(two).folder
+        assert Location(one).folder.parent == tmp_path / "xdg" / "toolwire" / "vaults"
+        assert "vault" not in Location(one).folder.name
 
 
 def _garbage(path: Path) -> None:
@@ -300,7 +300,7 @@ def test_damage_that_shows_in_a_search_is_healed_by_it(root: Path, tmp_path: Pat
 def test_a_reader_goes_on_when_the_index_is_replaced(root: Path, index: Index) -> None:
     index.refresh()
     assert paths(index, "word1") == ["n1.md"]
-    with Vault(root) as vault, Index(vault, index.place.folder.parent) as other:
+    with Vault(root) as vault, Index(vault, index.location.folder.parent) as other:
         _old_version(database(other))
         (root / "n9.md").write_text("word9")
         assert other.refresh().rebuilt
@@ -328,8 +328,8 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_no_heap_of_files(
         for _ in range(3):
             with pytest.raises(PathRefused, match=r"the index can not be kept here: database or disk is full .*XDG_CACHE_HOME") as refused:
                 index.refresh()
-            assert refused.value.path == str(index.place.folder)
-        files = sorted(file.name for file in index.place.folder.iterdir())
+            assert refused.value.path == str(index.location.folder)
+        files = sorted(file.name for file in index.location.folder.iterdir())
         assert files == left if left else sum(name.endswith(".db") for name in files) == 1
     assert index.refresh().added == 7 and paths(index, "word99999") == ["large.md"]
 
@@ -384,7 +384,7 @@ def test_readers_see_whole_notes_while_another_writes(root: Path, index: Index) 
     odd: list[object] = []
 
     def read() -> None:
-        with Vault(root) as vault, Index(vault, index.place.folder.parent) as own:
+        with Vault(root) as vault, Index(vault, index.location.folder.parent) as own:
             while not stop.is_set():
                 found = search(own, "common", 50)
                 odd.extend(hit for hit in found.hits if hit.matches < 1 or "common" not in hit.preview)
@@ -406,9 +406,9 @@ def test_readers_see_whole_notes_while_another_writes(root: Path, index: Index) 
 
 
 def test_one_writes_at_a_time_and_the_other_may_wait_or_not(root: Path, index: Index) -> None:
-    with index.place.writing() as held:
+    with index.location.writing() as held:
         assert held
-        with Vault(root) as vault, Index(vault, index.place.folder.parent) as other:
+        with Vault(root) as vault, Index(vault, index.location.folder.parent) as other:
             assert other.refresh(wait=False).busy
             waiting = other.refresh(cancelled=lambda: True)
             assert waiting.busy and waiting.cancelled
@@ -515,6 +515,6 @@ def test_a_vault_that_can_not_be_read_any_more_does_not_empty_the_index(root: Pa
 
 def test_a_large_file_is_left_out_and_said(root: Path, tmp_path: Path) -> None:
     (root / "big.md").write_text("x" * 5000)
-    with Vault(root, limits=Limits(file_bytes=1000)) as vault, Index(vault, tmp_path / "cache") as index:
+    with Vault(root, limits=VaultLimits(file_bytes=1000)) as vault, Index(vault, tmp_path / "cache") as index:
         done = index.refresh()
         assert done.skipped == 1 and "too large" in done.reasons[0] and done.added == 6

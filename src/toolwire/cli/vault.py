@@ -93,7 +93,7 @@ async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]
 
 def _build(root: Path, include: Sequence[str], exclude: Sequence[str], stop: threading.Event) -> None:
     with Vault(root, include, exclude) as vault, Index(vault) as index:
-        if index.place.current() is None:
+        if index.location.current() is None:
             _refreshed(index, stop.is_set)
 
 

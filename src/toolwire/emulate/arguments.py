@@ -1,14 +1,15 @@
-"""JSON as models write it, read in one pass and passed on as strict JSON.
+"""Reads JSON as models write it and turns it into strict JSON, in one pass.
 
-`JsonFlow` is a transducer: text goes in in pieces of any size, strict JSON comes out. What is strict already goes through verbatim, slice by slice
-(laws 6 and 7); what models get wrong by habit is mended on the way, always by appending, never by taking back what was sent:
+`JsonFlow` takes chunks of any size and returns strict JSON. Strict input passes verbatim, slice by slice
+(laws 6 and 7). Common mistakes are repaired on the way, without changing anything that was already sent:
 
     control character in a string     escaped                  single-quoted string      double-quoted
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
     trailing comma                    left out                 True, False, None         true, false, null
 
-Each mend is named in `issues`. Anything else is a violation, for example the same key twice in one object: the flow stops at that very character,
-wherever the pieces were cut (law 4). No recursion; nesting is bounded by `MAX_DEPTH`. Standard library only.
+`issues` names each repair. Anything else is an error, for example a repeated key in one object: the flow
+stops at that character, wherever the chunks were cut (law 4). It uses no recursion; `MAX_DEPTH` bounds the
+nesting. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ESCAPES = frozenset('"\\/bfnrt')
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _WORD_PREFIXES = frozenset(word[:size] for word in _WORDS for size in range(1, len(word) + 1))
 
-# What the flow waits for. Strings and numbers have states of their own, because a piece may end inside them.
+# What the flow expects next. Strings, words and numbers are states, because a chunk may end inside them.
 VALUE, FIRST_VALUE, KEY, FIRST_KEY, COLON, MORE, STRING, WORD, KEY_WORD, NUMBER, DONE, FAILED = range(12)
 
 # Numbers: state → (whether digits may run on, whether the number may end here, next state by character).
@@ -49,7 +50,10 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value, in pieces. `run` consumes from a buffer and returns where it stopped; `out` collects strict JSON."""
+    """One JSON value in chunks.
+
+    `run` consumes text and returns where it stopped; `out` collects strict JSON.
+    """
 
     __slots__ = (
         "_closing",
@@ -73,17 +77,17 @@ class JsonFlow:
         self.out: list[str] = []
         self.issues: list[str] = []
         self.nested = False
-        """An object is inside of the value."""
+        """Whether the value contains an object."""
         self._stack: list[str] = []
         self._quote = '"'
         self._word = ""
         self._number = ""
-        self._held: list[str] = []  # a comma and the white space after it, until the next token tells whether the comma may stay
+        self._held: list[str] = []  # a comma and white space; the next token decides about the comma
         self._mark = 0
         self._closing = False  # the string being read is a key
-        self._keys: list[set[str]] = []  # of every open object
-        self._key: list[str] = []  # what earlier pieces had of the key being read
-        self._key_from = 0  # where the rest of it begins
+        self._keys: list[set[str]] = []  # the keys of every open object
+        self._key: list[str] = []  # the parts of the current key that earlier chunks had
+        self._key_from = 0  # where its part in this chunk begins
 
     @property
     def done(self) -> bool:
@@ -94,25 +98,25 @@ class JsonFlow:
         return self.state == FAILED
 
     def take(self) -> str:
-        """The strict JSON made since the last take."""
+        """The strict JSON since the last `take`."""
         text = self.out[0] if len(self.out) == 1 else "".join(self.out)
         self.out.clear()
         return text
 
     def run(self, buffer: str, position: int) -> int:
-        """Consumes as much of `buffer` from `position` as it can; stops behind the value, or at the character that no mending explains."""
+        """Consumes `buffer` from `position` on, up to the end of the value or the first error."""
         end = len(buffer)
         self._key_from = position
         if self.state == STRING and not self._closing and self._quote == '"' and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
             if position < end:
                 self.out.append(buffer[position:] if position else buffer)
-            return end  # amid a long string: nearly every piece
+            return end  # inside a long string: the case of nearly every chunk
         self._mark = position
         while position < end:
             state = self.state
             if state == STRING:
                 position = self._string(buffer, position, end)
-                if position < 0:  # an escape is cut: wait for the rest of it
+                if position < 0:  # the chunk ends inside an escape: wait for the rest
                     position = ~position
                     break
                 continue
@@ -131,7 +135,7 @@ class JsonFlow:
         if self._closing and self.state in (STRING, KEY_WORD):
             self._key.append(buffer[self._key_from : position])
         if self.state in (WORD, KEY_WORD):
-            self._mark = position  # a word is written when it is whole
+            self._mark = position  # a word is sent when it is complete
         elif self._held and self.state in (KEY, VALUE) and position > self._mark:
             self._held.append(buffer[self._mark : position])
             self._mark = position
@@ -139,20 +143,20 @@ class JsonFlow:
         return position
 
     def finish(self) -> None:
-        """The text ends here: a top-level number or word is complete now, anything else that is open stays open."""
+        """Ends the text. This completes a top-level number or word; anything else that is open stays open."""
         if self.state == NUMBER and not self._stack and _NUMBER[self._number][1]:
             self.state = DONE
         elif self.state == WORD and not self._stack:
             self._end_word(0)
 
     def flush(self) -> str:
-        """The text ends here: what was not written yet, with a comma or the beginning of a word that waited for more."""
+        """Ends the text and returns what was held back: a comma, or the beginning of a word."""
         self._release()
         if self.state == WORD:
             self.out.append(self._word)
         return self.take()
 
-    # --- one token -----------------------------------------------------------------------------------------------------------------------------
+    # --- one token -------------------------------------------------------------------------------
 
     def _token(self, buffer: str, position: int, state: int) -> int:
         char = buffer[position]
@@ -178,7 +182,7 @@ class JsonFlow:
             return self._open_string(buffer, position, char)
         if char.isascii() and (char.isalpha() or char in "_$"):
             self._replace(buffer, position, '"', 0)
-            self.mend("unquoted_key")
+            self.note_repair("unquoted_key")
             self.state = KEY_WORD
             return position
         return self._fail(position)
@@ -221,10 +225,10 @@ class JsonFlow:
     def _close(self, buffer: str, position: int, char: str) -> int:
         if self._stack[-1] != char:
             return self._fail(position)
-        if self._held:  # [1, ] : the comma goes, the white space stays
+        if self._held:  # [1, ]: drop the comma, keep the white space
             self.out.append("".join(self._held)[1:])
             self._held = []
-            self.mend("trailing_comma")
+            self.note_repair("trailing_comma")
         if self._stack.pop() == "}":
             self._keys.pop()
         self.state = MORE if self._stack else DONE
@@ -235,18 +239,18 @@ class JsonFlow:
             self.out.extend(self._held)
             self._held = []
 
-    # --- strings -------------------------------------------------------------------------------------------------------------------------------
+    # --- strings ---------------------------------------------------------------------------------
 
     def _open_string(self, buffer: str, position: int, quote: str) -> int:
         self._quote = quote
         self.state = STRING
         if quote == "'":
             self._replace(buffer, position, '"', 1)
-            self.mend("single_quotes")
+            self.note_repair("single_quotes")
         return position + 1
 
     def _string(self, buffer: str, position: int, end: int) -> int:
-        """Inside a string. A negative result is the complement of where to wait."""
+        """Reads on inside a string. A negative result is the complement of the position to wait at."""
         run = _DOUBLE_RUN if self._quote == '"' else _SINGLE_RUN
         position = run.match(buffer, position).end()  # type: ignore[union-attr]
         if position == end:
@@ -265,17 +269,20 @@ class JsonFlow:
             self._replace(buffer, position, '\\"', 1)
             return position + 1
         self._replace(buffer, position, json.dumps(char)[1:-1], 1)
-        self.mend("control_character")
+        self.note_repair("control_character")
         return position + 1
 
     def _is_new(self, buffer: str, position: int) -> bool:
-        """Whether the key that ends here is the first of its name in its object. Two of them are no certain arguments."""
+        """Whether the key that ends here is new in its object.
+
+        With a repeated key the arguments are ambiguous.
+        """
         key = "".join(self._key) + buffer[self._key_from : position]
         if "\\" in key:
             try:
                 key = json.loads(f'"{key}"')
             except ValueError:
-                pass  # an escape that is mended: compared as it was written
+                pass  # an escape that is repaired: compare the key as it was written
         keys = self._keys[-1]
         if key in keys:
             return False
@@ -299,13 +306,13 @@ class JsonFlow:
         elif char == "'":
             self._replace(buffer, position, "'", 2)
             if self._quote == '"':
-                self.mend("bad_escape")
+                self.note_repair("bad_escape")
             return position + 2
         self._replace(buffer, position, "\\\\", 1)
-        self.mend("bad_escape")
+        self.note_repair("bad_escape")
         return position + 1
 
-    # --- words and numbers ---------------------------------------------------------------------------------------------------------------------
+    # --- words and numbers -----------------------------------------------------------------------
 
     def _letters(self, buffer: str, position: int, end: int) -> int:
         if self.state == KEY_WORD:
@@ -330,7 +337,7 @@ class JsonFlow:
         if strict is None:
             return self._fail(position)
         if strict != self._word:
-            self.mend("python_literal")
+            self.note_repair("python_literal")
         self.state = MORE if self._stack else DONE
         return position
 
@@ -349,7 +356,7 @@ class JsonFlow:
         self.state = MORE if self._stack else DONE
         return position
 
-    # --- output --------------------------------------------------------------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _flush(self, buffer: str, position: int) -> None:
         if position > self._mark:
@@ -357,25 +364,25 @@ class JsonFlow:
         self._mark = position
 
     def _replace(self, buffer: str, position: int, by: str, count: int) -> None:
-        """Writes `by` in place of the `count` characters at `position`."""
+        """Writes `by` instead of the `count` characters at `position`."""
         self._flush(buffer, position)
         self.out.append(by)
         self._mark = position + count
 
-    def mend(self, issue: str) -> None:
-        """Notes what was put right."""
+    def note_repair(self, issue: str) -> None:
+        """Adds a repair to `issues`, once."""
         if issue not in self.issues:
             self.issues.append(issue)
 
     def _fail(self, position: int, issue: str = "malformed_json") -> int:
         self._release()
         self.state = FAILED
-        self.mend(issue)
+        self.note_repair(issue)
         return position
 
 
 def load_object(arguments: str) -> dict[str, Any] | None:
-    """The arguments as a dict, or None when they are not a JSON object."""
+    """The arguments as a dict; None if they are not a JSON object."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -384,9 +391,9 @@ def load_object(arguments: str) -> dict[str, Any] | None:
 
 
 class StringFlow:
-    """Arguments that a model wrote as a JSON *string* of JSON: unescaped once, on the way, and read by a `JsonFlow`.
+    """Arguments that a model wrote as a JSON string that contains JSON. Begins after the opening quote.
 
-    Starts behind the opening quote.
+    Removes one level of escapes on the way and passes the text to a `JsonFlow`.
     """
 
     __slots__ = ("_high", "_rest", "bad", "done", "first", "inner", "out")
@@ -395,8 +402,8 @@ class StringFlow:
         self.inner = JsonFlow()
         self.out: list[str] = []
         self.done = False
-        self.bad = False  # what the string holds is not JSON: from there on it is passed on as it is
-        self.first = ""  # the first character that is no white space
+        self.bad = False  # the string does not contain JSON: from here on it passes unchanged
+        self.first = ""  # the first character that is not white space
         self._rest = ""
         self._high = ""
 
@@ -429,7 +436,7 @@ class StringFlow:
         return position
 
     def _unescape(self, buffer: str, position: int, end: int) -> int:
-        """Reads one escape; 0 when it is cut."""
+        """Reads one escape and returns its size; 0 if the chunk ends inside it."""
         if position + 1 >= end:
             return 0
         char = buffer[position + 1]
@@ -454,23 +461,23 @@ class StringFlow:
             self._high = f"\\u{code:04x}"
         elif 0xDC00 <= code <= 0xDFFF:
             self._pass("")
-            self._high = f"\\u{code:04x}"  # alone it stays an escape: inside JSON the two spellings mean the same
+            self._high = f"\\u{code:04x}"  # half a pair stays an escape, which means the same inside JSON
             self._pass("")
         else:
             self._pass(chr(code))
 
     def _pass(self, text: str) -> None:
         if self._high:
-            if self._rest == "\\" and not self.bad:  # a backslash before it escapes nothing
+            if self._rest == "\\" and not self.bad:  # the backslash before it escapes nothing
                 self._rest = "\\\\"
-                self.inner.mend("bad_escape")
+                self.inner.note_repair("bad_escape")
             text, self._high = self._high + text, ""
         if self.bad:
             self.out.append(text)
             return
         text = self._rest + text
         if not self.first:
-            text = text.lstrip(_SPACE)  # blanks alone are no arguments
+            text = text.lstrip(_SPACE)  # white space alone is no arguments
         position = 0 if self.inner.done else self.inner.run(text, 0)
         self.out.extend(self.inner.out)
         self.inner.out.clear()

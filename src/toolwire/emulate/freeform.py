@@ -1,8 +1,8 @@
-"""Custom tools on a backend that knows only functions.
+"""Offers custom tools to a backend that knows only functions.
 
-A custom tool takes free text. It is offered as a function with one string, `input`, and what comes back is unwrapped: the encoders see a custom
-call whose deltas are the text itself. Arguments of another shape are held to the end: a single text value is the input, anything else is passed on
-as it is. Pure; standard library only.
+A custom tool takes free text. The backend gets a function with one string parameter, `input`, and its calls
+become custom calls whose deltas are the text itself. Arguments of another shape are held to the end: a single
+text value is the input, and anything else passes unchanged. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def as_function(tool: ToolSpec) -> ToolSpec:
-    """The function that stands for a custom tool."""
+    """The function that represents a custom tool; a function stays as it is."""
     if tool.kind == "function":
         return tool
     description = f"{tool.description}\n\n{_grammar(tool.format)}".strip()
@@ -39,7 +39,7 @@ def as_function(tool: ToolSpec) -> ToolSpec:
 
 
 def _grammar(format: Mapping[str, Any] | None) -> str:
-    """What a custom tool's format demands, in words: the backend can not be held to it."""
+    """The grammar of a custom tool as an instruction: the backend cannot enforce it."""
     if not format or format.get("type") != "grammar":
         return ""
     grammar = format.get("grammar")
@@ -48,12 +48,15 @@ def _grammar(format: Mapping[str, Any] | None) -> str:
 
 
 def wrap(text: str) -> str:
-    """A custom call's input as the arguments of its function, for the history."""
+    """The input of a custom call as arguments of its function, for the history."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
 class InputDecoder:
-    """Decodes `{"input":"…"}` as it streams: what `feed` returned and what `finish` returns, concatenated, is the input. `started`: it fits."""
+    """Decodes `{"input":"…"}` as it streams. The texts that `feed` and `finish` return make up the input.
+
+    `started`: the arguments have this shape.
+    """
 
     __slots__ = ("_closed", "_escape", "_held", "_high", "_size", "started")
 
@@ -61,7 +64,7 @@ class InputDecoder:
         self._held: list[str] = []
         self._size = 0
         self.started = self._closed = False
-        self._escape = ""  # an escape sequence that is not whole yet
+        self._escape = ""  # an escape sequence that is not complete yet
         self._high = ""  # the first half of a surrogate pair
 
     def feed(self, piece: str) -> str:
@@ -82,7 +85,7 @@ class InputDecoder:
         return self._decode(text[opening.end() :])
 
     def finish(self) -> str:
-        """What is still owed: a half pair, or arguments of another shape."""
+        """The rest: half a surrogate pair, or arguments of another shape."""
         high, self._high = self._high, ""
         if self.started:
             return _REPLACEMENT if high else ""
@@ -143,7 +146,7 @@ def _unescape(sequence: str) -> str:
 
 
 class Unwrap:
-    """Events in, events out: calls of the named custom tools become custom calls."""
+    """Turns calls of the named functions into custom calls."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -166,7 +169,7 @@ class Unwrap:
                 text = decoder.finish()
                 if text:
                     out.append(CallArgs(event.index, text))
-                bare = event.status == "invalid" and not decoder.started  # the input itself in place of the wrapped one
+                bare = event.status == "invalid" and not decoder.started  # the input itself, without an object around it
                 out.append(CallEnd(event.index, "repaired", event.issues) if bare else event)
             else:
                 out.append(event)

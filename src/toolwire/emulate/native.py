@@ -1,14 +1,15 @@
-"""Arguments as servers with tools of their own send them, passed on as one JSON object.
+"""Repairs the arguments that servers with native tools send, so that they are one JSON object.
 
-`NativeArguments` is a transducer: pieces of any size go in, and what can be sent goes out. A valid JSON object passes
-verbatim. These deviations are repaired:
+`NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim.
+These deviations are repaired:
 
     null, None                         {}                     '{}' or null, then the arguments   the arguments
-    a JSON string that holds them      the object inside      slips that `JsonFlow` repairs      strict JSON
+    a JSON string that contains them   the object inside      mistakes that `JsonFlow` repairs   strict JSON
 
-Anything else passes as it is. Little is held back: `{` until the next character shows that the object is not empty, an
-empty object until something follows or the call ends, a comma until the next token, and a JSON string until it is whole.
-What was sent is never contradicted (law 6), and the splits do not matter (law 4). Standard library only.
+Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not
+empty, an empty object until something follows or the call ends, a comma until the next token, and a JSON
+string until it is complete. What was sent is never contradicted (law 6), and the splits do not matter (law
+4). Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NULL = "null_arguments"
 EMPTY_FIRST = "empty_object_first"
 ENCODED = "encoded_twice"
 MOST_LAYERS = 3
-"""Strings in strings that are opened."""
+"""How many JSON strings inside each other are decoded."""
 MOST_EMPTY = 8
 """Empty values that may come before the arguments."""
 _NULLS = ("null", "None")
@@ -52,7 +53,7 @@ class NativeArguments:
 
     @property
     def hollow(self) -> bool:
-        """Nothing but an empty object or null has come so far."""
+        """Whether only an empty object or null has arrived so far."""
         return self._state == UNDECIDED
 
     def feed(self, text: str) -> str:
@@ -68,7 +69,7 @@ class NativeArguments:
         return self._decide(held)
 
     def finish(self) -> str:
-        """The call is over: what was held back."""
+        """Ends the arguments and returns what was held back."""
         state, self._state = self._state, RAW
         if state == OBJECT:
             self.cut = True
@@ -80,7 +81,10 @@ class NativeArguments:
         return self._hollow(held) if state == UNDECIDED else ""
 
     def _decide(self, held: str) -> str:
-        """Looks at the beginning of the arguments. Empty values that something else follows are left out."""
+        """Decides by the beginning of the arguments how to read them.
+
+        Drops empty values that are followed by others.
+        """
         text = first = held.lstrip()
         for _ in range(MOST_EMPTY):
             if text[0] == '"':
@@ -88,13 +92,13 @@ class NativeArguments:
                 return ""
             size = _empty_size(text)
             if size is None:
-                return ""  # more is needed to tell
-            behind = text[size:].lstrip()
-            if not behind:
+                return ""  # undecided
+            rest = text[size:].lstrip()
+            if not rest:
                 return ""
-            if not size or behind[0] not in '{"nN':
+            if not size or rest[0] not in '{"nN':
                 break
-            text = behind
+            text = rest
         if size or text[0] != "{":
             self._state = RAW
             return held
@@ -110,14 +114,14 @@ class NativeArguments:
         self._rest = buffer[stop:]
         if not (flow.done or flow.failed):
             return flow.take()
-        self._state = RAW  # what follows the object, or the error, passes as it is
+        self._state = RAW  # text after the object, or from the error on, passes unchanged
         return flow.take() + self._rest
 
     def _hollow(self, held: str) -> str:
-        """All that came is an empty value, or several, or the beginning of one."""
+        """The arguments are only empty values, or the beginning of one."""
         text = held.strip()
-        while (size := _empty_size(text)) and (behind := text[size:].lstrip()):
-            text = behind
+        while (size := _empty_size(text)) and (rest := text[size:].lstrip()):
+            text = rest
         if text in _NULLS:
             self._issues.append(NULL)
             return "{}"
@@ -130,7 +134,7 @@ class NativeArguments:
         return held
 
     def _opened(self, held: str) -> str:
-        """A JSON string: the object that it holds, or the string as it is."""
+        """The object inside a JSON string; the string itself if there is none."""
         text = held[held.index('"') :].strip()
         try:
             inner = json.loads(text)
@@ -146,7 +150,7 @@ class NativeArguments:
 
 
 def _empty_size(text: str) -> int | None:
-    """The size of the empty value that the text begins with; 0: it begins with something else; None: more is needed to tell."""
+    """The size of the empty value that the text begins with; 0: there is none; None: more text must decide."""
     if text[:1] == "{":
         inner = text[1:].lstrip()
         return None if not inner else len(text) - len(inner) + 1 if inner[0] == "}" else 0
@@ -163,6 +167,6 @@ def _is_object(text: str) -> bool:
 
 
 def normalized(arguments: str, layers: int = MOST_LAYERS) -> str:
-    """Whole arguments, as their pieces come out."""
+    """Complete arguments, repaired."""
     flow = NativeArguments(layers)
     return flow.feed(arguments) + flow.finish()

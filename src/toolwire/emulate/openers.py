@@ -1,7 +1,8 @@
-"""The markers that may open a block, for one request: found in text, and held back while they are not whole.
+"""Finds the markers that may open a call, and holds text back while its end may be the beginning of one.
 
-A marker's placeholders are filled in here: the request's own token, and the name of every declared tool where the name is the marker. The pattern
-that searches does not depend on either, so that it is compiled once and not for every request. Standard library only.
+A marker may have a placeholder, for the request's token or for the name of a declared tool. `Openers.of`
+fills it in. The search pattern matches any token and any name, so `re` compiles it once and not for every
+request. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,35 +15,37 @@ from dataclasses import replace
 from toolwire.emulate.dialects import NONCE, Dialect, JsonBlock, Opener
 from toolwire.emulate.dialects.shapes import TOOL
 
-_ANY = r"[\w.-]{1,256}"  # what may stand in place of a placeholder
+_ANY = r"[\w.-]{1,256}"  # what may fill a placeholder
 _PLAIN = re.compile(_ANY + r"\Z")
 
 
 class Openers:
-    """`table`: openers by marker. `search`: the next marker, or what only looks like one that was filled in. `hot`: whether any could begin;
-    `hot_inline`, `search_inline`: the same for those that need not be at the start of a line, as brackets and backticks must.
+    """The openers of one request.
 
-    `leading`: some count only while the answer has no word yet; `later` are the others.
+    `table`: the openers by marker. `search`: finds the next marker, or text that only looks like a filled-in
+    one. `may_begin`: finds text that could be the beginning of a marker. `search_inline` and
+    `may_begin_inline` leave out the markers that count only at the start of a line. `has_answer_start`: some
+    markers count only while the answer has no word yet.
     """
 
-    __slots__ = ("_alike", "_markers", "_reach", "hot", "hot_inline", "leading", "search", "search_inline", "table")
+    __slots__ = ("_alike", "_markers", "_reach", "has_answer_start", "may_begin", "may_begin_inline", "search", "search_inline", "table")
 
     def __init__(self, table: dict[str, list[tuple[Dialect, Opener]]], alike: dict[str, str]) -> None:
-        """`alike`: the pattern that finds a marker whose placeholder was filled in."""
+        """`alike`: the pattern of each marker that had a placeholder."""
         self.table = table
-        self.leading = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
+        self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
         self._alike = alike
         self._markers = sorted(table)
         self._reach = max(map(len, self._markers), default=1) - 1
         inline = [marker for marker in self._markers if not all(opener.line_start for _, opener in table[marker])]
-        self.hot = re.compile(_beginnings(self._markers)).search
-        self.hot_inline = re.compile(_beginnings(inline)).search
+        self.may_begin = re.compile(_beginnings(self._markers)).search
+        self.may_begin_inline = re.compile(_beginnings(inline)).search
         self.search = self._searching(self._markers)
         self.search_inline = self._searching(inline)
 
     @classmethod
     def of(cls, dialects: Iterable[Dialect], nonce: str | None, names: Iterable[str]) -> Openers:
-        """Every placeholder filled in; without a token the sentinel is not there."""
+        """The openers of these dialects, with placeholders filled in. Without a token there is no sentinel."""
         table: dict[str, list[tuple[Dialect, Opener]]] = {}
         alike: dict[str, str] = {}
         tools = [name for name in names if _PLAIN.match(name)]
@@ -59,12 +62,12 @@ class Openers:
                     if _PLAIN.match(nonce):
                         alike[filled.marker] = _general(opener.marker, NONCE)
         for pair in by_tool:
-            before, behind = pair[1].marker.split(TOOL)
+            before, after = pair[1].marker.split(TOOL)
             pattern = _general(pair[1].marker, TOOL)
             pairs = [pair]
             for name in tools:
-                marker = before + name + behind
-                if table.setdefault(marker, pairs) is pairs:  # a tool that is called like another marker is not read by its name
+                marker = before + name + after
+                if table.setdefault(marker, pairs) is pairs:  # a tool cannot replace another marker
                     alike[marker] = pattern
         return cls(table, alike)
 
@@ -73,7 +76,8 @@ class Openers:
         alike = {self._alike[marker] for marker in markers if marker in self._alike}
         return re.compile("|".join([*map(re.escape, exact), *sorted(alike)]) or r"(?!)").search
 
-    def later(self) -> Openers:
+    def without_answer_start(self) -> Openers:
+        """The openers that count anywhere in an answer."""
         kept = {marker: [pair for pair in pairs if not pair[1].answer_start] for marker, pairs in self.table.items()}
         return Openers({marker: pairs for marker, pairs in kept.items() if pairs}, self._alike)
 
@@ -81,23 +85,23 @@ class Openers:
         return bool(self.table)
 
     def hold_back(self, buffer: str, start: int) -> int:
-        """From where on the end of the buffer may become a marker; the buffer's end where nothing may."""
+        """The position from which the buffer's end may be the beginning of a marker; else its length."""
         tail = len(buffer)
-        hot = self.hot(buffer, start if tail - start <= self._reach else tail - self._reach)
-        while hot is not None:
-            place = hot.start()
-            if place + 1 == tail:
-                return place
-            rest = buffer[place:]
+        found = self.may_begin(buffer, start if tail - start <= self._reach else tail - self._reach)
+        while found is not None:
+            begin = found.start()
+            if begin + 1 == tail:
+                return begin
+            rest = buffer[begin:]
             after = bisect_right(self._markers, rest)
             if after < len(self._markers) and self._markers[after].startswith(rest):
-                return place
-            hot = self.hot(buffer, place + 1)
+                return begin
+            found = self.may_begin(buffer, begin + 1)
         return tail
 
 
 def _beginnings(markers: list[str]) -> str:
-    """Finds where a marker could begin: by its first two characters, or by the first at the end of the text."""
+    """A pattern of the first two characters of every marker; at the text's end the first is enough."""
     seconds: dict[str, set[str]] = {}
     for marker in markers:
         seconds.setdefault(marker[0], set()).add(marker[1:2])

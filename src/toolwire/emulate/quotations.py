@@ -1,8 +1,9 @@
-"""What the request itself contains: a block that stands there is a quotation, not a call (law 12).
+"""Keeps quoted text from making calls (law 12): quotations of the request's input, and code.
 
-Compared are not the bare characters but what a reader sees: a note reaches the model as JSON, as HTML, in a block quote, with other line ends, cut
-into several parts, and comes back as plain text. So both sides are stripped of white space, escapes, entities and quote marks before they are
-compared. Brackets stay: a name in a sentence is no call of it. Linear. Standard library only.
+A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON, as
+HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both sides
+are compared without white space, escapes, entities and quote marks. Brackets stay, because a name in a
+sentence is not a call. Linear. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,30 +12,30 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-_NESTED = 3  # so deep may text stand in HTML, or in JSON whose backslashes are codes too
+_NESTED = 3  # levels of HTML or JSON around a text that are decoded
 _CODES = re.compile(r"(?<!\\)(?:\\+u[0-9a-fA-F]{4})+")
 _CODE = re.compile(r"\\+u")
 _ENTITIES = re.compile(r"&(?:#0*([0-9]{1,7})|#[xX]0*([0-9a-fA-F]{1,6})|[A-Za-z][A-Za-z0-9]{1,31});?")
 _SPACES = re.compile(r"(?<!\\)\\+([nrt])")
 _MARGINS = re.compile(r"(?:^|[\r\n])[>\\\s\u200b\u200c\u200d\ufeff]+")
-_ODD = re.compile(r"[^\w<>{}:=/()\[\]]+")
+_IGNORED = re.compile(r"[^\w<>{}:=/()\[\]]+")
 _ENCODED = re.compile(r"\\u|&#|&\w+;")
 
 
-def seen(text: str) -> str:
-    """The text as a reader sees it: without white space, escapes, entities, and the marks around words."""
+def as_read(text: str) -> str:
+    """The text as a person reads it: without white space, escapes, entities, and the marks around words."""
     for _ in range(_NESTED):
         if "\\" in text:
-            text = _CODES.sub(_decoded, text)
+            text = _CODES.sub(_decode_codes, text)
         if "&" in text:
             text = _ENTITIES.sub(_character, text)
     if "\\" in text:
         text = _SPACES.sub(lambda found: "\t" if found[1] == "t" else "\n", text)
-    return _ODD.sub("", _MARGINS.sub("", text))
+    return _IGNORED.sub("", _MARGINS.sub("", text))
 
 
-def _decoded(codes: re.Match[str]) -> str:
-    """JSON's codes, which are UTF-16: two may be one character."""
+def _decode_codes(codes: re.Match[str]) -> str:
+    """Decodes JSON's `\\u` codes. They are UTF-16, so two may be one character."""
     return bytes.fromhex(_CODE.sub("", codes.group())).decode("utf-16-be", "replace")
 
 
@@ -44,72 +45,73 @@ def _character(entity: re.Match[str]) -> str:
 
 
 class Quotations:
-    """The texts of a request. Prepared when the first block asks; texts without anything like a marker do not count."""
+    """The input texts of a request that may contain a call. Prepared when the first block is compared."""
 
     def __init__(self, texts: Iterable[str], markers: Sequence[str]) -> None:
         words = {max(re.findall(r"\w+", marker), key=len, default=marker) for marker in markers}
         self._texts = [text for text in texts if any(word in text for word in words) or "{" in text or _ENCODED.search(text)]
-        self._seen: str | None = None
+        self._read: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
     def __contains__(self, block: str) -> bool:
-        if self._seen is None:
-            self._seen = seen("\n".join(self._texts))
-        return seen(block) in self._seen
+        if self._read is None:
+            self._read = as_read("\n".join(self._texts))
+        return as_read(block) in self._read
 
 
-# --- fence ------------------------------------------------------------
+# --- code ----------------------------------------------------------------------------------------
 #
-# Where the text stands: at the start of a line, inside a code fence, inside inline code. Fed with every
-# character of text, in pieces of any size. Fences are CommonMark's, seen through block quotes and lists at
-# any depth: at least three backticks or tildes at the start of a line, closed by at least as many of the
-# same with nothing behind them. Inline code is what stands behind a run of backticks, up to the next run
-# of the same length or the line's end; behind a run at the end of its line, up to the next of the same
-# length or the paragraph's end. In doubt the text counts as code: then a recovery dialect does not fire,
-# which is the safe side. Standard library only.
+# Fences are CommonMark's, also inside block quotes and lists: at least three backticks or tildes at the start
+# of a line, closed by at least as many of the same with nothing after them. Inline code follows a run of
+# backticks, up to the next run of the same length or the end of the line. If the run is the last thing on its
+# line, inline code ends at the next run of the same length or at the end of the paragraph. In doubt, text
+# counts as code: then a recovery dialect does not fire, which is the safe side.
 
-_START, _RUN, _INFO, _REST = range(4)
-_PREFIX = frozenset(" \t\r>*+-0123456789.)")  # what may stand before a fence: white space, quotes, list items
+_START, _RUN, _INFO, _REST = range(4)  # prefix, run of a fence, text after that run, other text
+_PREFIX = frozenset(" \t\r>*+-0123456789.)")  # before a fence: white space, block quotes, list items
 _RUNS = re.compile("`+|[^`]+")
 
 
 class FenceTracker:
-    """`blank`: nothing but white space, or what may yet be a fence, stands on this line so far."""
+    """Follows the text and knows whether it is at a line's start, in a code fence or in inline code.
+
+    `blank`: the line has only white space so far, or what may still become a fence.
+    """
 
     __slots__ = ("_bare", "_carried", "_char", "_count", "_open", "_phase", "_span", "_ticks", "blank")
 
     def __init__(self) -> None:
         self._open: tuple[str, int] | None = None
-        self._carried = 0  # how long the run is that opened inline code at the end of an earlier line
+        self._carried = 0  # length of the run that opened inline code at the end of an earlier line
         self._newline()
 
     def _newline(self) -> None:
         self._phase = _START
         self._char = ""
         self._count = 0
-        self._span = 0  # how long the run is that opened inline code on this line
-        self._ticks = 0  # of the run that is being read
+        self._span = 0  # length of the run that opened inline code on this line
+        self._ticks = 0  # length so far of the current run
         self.blank = True
-        self._bare = True  # nothing but white space behind the run
+        self._bare = True  # only white space after the run
 
     @property
     def inside(self) -> bool:
-        """Within a fence, its opening line included, or within inline code."""
+        """Whether the text is in a fence (with its opening line) or in inline code."""
         if self._open is not None or self._span != self._ticks or self._carried not in (0, self._ticks):
             return True
         return self._phase in (_RUN, _INFO) and (self._count >= 3 or self._char == "~")
 
     @property
     def line_start(self) -> bool:
-        """Only white space so far on this line."""
+        """Whether the line has only white space so far."""
         return self.blank and self._phase in (_START, _REST)
 
     def feed(self, text: str) -> None:
         position, end = 0, len(text)
         while position < end:
-            if self._phase == _REST and not self.blank:  # nothing more to learn on this line, but for inline code
+            if self._phase == _REST and not self.blank:  # only inline code matters on the rest of this line
                 stop = text.find("\n", position)
                 self._spans(text, position, stop if stop >= 0 else end)
                 if stop < 0:
@@ -133,7 +135,7 @@ class FenceTracker:
                 self._bare = self._bare and run.group().isspace()
 
     def _end_run(self) -> None:
-        """Behind a run: it opened inline code, closed it, or stands in it."""
+        """A run of backticks ended: it opened inline code, closed it, or is part of it."""
         if not self._ticks:
             return
         self._bare = not self._span and self._ticks != self._carried
@@ -157,9 +159,9 @@ class FenceTracker:
             self._count += 1
             self._ticks += char == "`"
         else:
-            self._behind_run(char)
+            self._after_run(char)
 
-    def _behind_run(self, char: str) -> None:
+    def _after_run(self, char: str) -> None:
         if self._count < 3:  # inline code, or a stray tick
             self._phase, self.blank = _REST, False
             self._spans(char, 0, 1)

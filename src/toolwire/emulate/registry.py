@@ -1,4 +1,4 @@
-"""The request's own tools: known names only, in the client's order. Made for each request, never shared. Standard library only."""
+"""The tools of one request, and how a name that a model wrote is matched to them. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _fold(name: str) -> str:
 
 
 def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
-    """A tool in either of OpenAI's shapes (nested under `function`, or flat). None for what can not be called by name."""
+    """A tool in either of OpenAI's shapes (nested under `function`, or flat); None if it has no name."""
     if isinstance(tool, ToolSpec):
         return tool
     inner = tool.get("function") or tool.get("custom") or tool
@@ -33,11 +33,11 @@ def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
 
 
 class ToolRegistry:
-    """Looks up a name as a model wrote it.
+    """The declared tools, in the client's order.
 
-    The stated normalisation, in this order: the exact name; without a special token and what follows it
-    (`look<|channel|>commentary`); without a habitual prefix (`functions.` …); without regard to case, `-`, `_` and `.`,
-    where that names exactly one tool. Nothing else counts as known.
+    `resolve` tries, in this order: the exact name; the name before a special token
+    (`look<|channel|>commentary`); the name without a common prefix (`functions.` …); the name without regard
+    to case, `-`, `_` and `.`, if exactly one tool matches. Nothing else is a known tool.
     """
 
     def __init__(self, tools: Iterable[ToolSpec | Mapping[str, Any]]) -> None:
@@ -54,6 +54,7 @@ class ToolRegistry:
         return bool(self.tools)
 
     def resolve(self, written: str) -> ToolSpec | None:
+        """The tool that a model means by this name; None if there is none."""
         tool = self.tools.get(written)
         if tool is not None:
             return tool

@@ -1,16 +1,26 @@
-"""The scanner: text in pieces of any size → text and tool calls.
+"""The scanner finds tool calls in a model's text, which arrives in chunks of any size.
 
-The kernel keeps these laws, for every dialect at once:
+The path of a piece of text:
 
-- Law 4, split invariance: every decision is a function of the characters, never of where the pieces were cut. A limit is judged at the character
-  that exceeds it.
-- Law 5, nothing is lost: a character is in `Text`, in a call's arguments, or markup of a call that came out. A block that breaks its grammar before
-  a known tool was named goes back to being text, and scanning resumes one character behind its marker.
-- Law 6: arguments leave as verbatim slices; what was sent is never contradicted.
-- Law 7: what is held is bounded by `Limits`; a failed candidate is scanned again only while it is short, so the cost stays linear.
-- Law 12: recovery dialects do not fire inside code, or on a block that stands in `quoted`, the request's own input.
+1. `ToolCallParser.feed` appends it to the buffer, or returns it at once if no marker can begin in it.
+2. `openers.py` finds the next marker that may open a call. Text before the marker is sent.
+3. The marker begins a *candidate*. The shape of its opener (`dialects/shapes.py`) selects the grammar that reads
+   it (`GRAMMARS`). Grammars are generators in `grammars/`; they ask for more text by yielding.
+4. A grammar that has read a tool's name calls `open_call`, sends the arguments with `write` (as strict JSON, see
+   `arguments.py`), and ends with `close_call`. A candidate that breaks its grammar becomes text again.
 
-The machine is TEXT → candidate → block → TEXT. Grammars are generators in the `*_block.py` modules that ask for more text by yielding.
+The scanner keeps these laws for every dialect:
+
+- Law 4, split invariance: every decision depends on the characters, never on where the chunks were cut. A
+  limit applies at the character that exceeds it.
+- Law 5, nothing is lost: every character is in a `Text`, in a call's arguments, or is markup of a call. If a
+  candidate fails before a known tool was named, scanning resumes one character after the start of its marker.
+- Law 6: arguments are sent as verbatim slices, and what was sent is never contradicted.
+- Law 7: `ScanLimits` bound what is held. A failed candidate is scanned again only if it is short, so the cost
+  stays linear.
+- Law 12: recovery dialects do not fire inside code, or on a block that is part of `quoted`, the request's
+  input.
+
 Standard library only.
 """
 
@@ -36,7 +46,7 @@ from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
-"""Judges complete arguments against the tool's schema; the codes of what is wrong, empty when all is well."""
+"""Checks complete arguments against the tool's schema and returns the errors; none if they are valid."""
 
 GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {
     JsonBlock: json_block,
@@ -46,26 +56,26 @@ GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {
     PythonBlock: python_block,
     GemmaBlock: gemma_block,
 }
-"""What reads the block of an opener, by its shape."""
-_MANY = 1024  # so many small pieces are joined into one
-RESCAN = 4096  # a failed candidate up to this long is scanned again from behind its marker; a longer one is text as a whole
+"""The grammar that reads a block, by the shape of its opener."""
+_MANY = 1024  # this many small slices are joined into one
+RESCAN = 4096  # a failed candidate up to this length is scanned again; a longer one is text as a whole
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the scanner holds at most, in characters. A block that exceeds its limit is text."""
+class ScanLimits:
+    """How many characters and calls the scanner holds at most. A block that exceeds a limit is text."""
 
     header: int = 65_536
-    """From the marker to a known tool's name."""
+    """Characters from the marker to a known tool's name."""
     held: int = 8_388_608
-    """A call whose arguments are held until they are complete; at least as much as `header`."""
+    """Characters of a call that is held until it is complete; at least `header`."""
     calls: int = 1024
-    """Calls of one run; what looks like a further one is text."""
+    """Calls of one run; anything that looks like a further one is text."""
 
 
 @dataclass(slots=True)
 class OpenCall:
-    """The call being read. `held`: its events wait until it is complete."""
+    """The call that is being read. `held`: its events wait until it is complete."""
 
     tool: ToolSpec
     name: str
@@ -78,12 +88,13 @@ class OpenCall:
 
 
 class ToolCallParser:
-    """Finds the calls of `tools` in a model's text. `feed` and `finish` never raise on any `str`.
+    """Finds the calls of `tools` in a model's text. No text makes `feed` or `finish` raise.
 
-    `arguments`: `eager` sends arguments while they are written, `validated` once they are complete. `quoted` are the request's own input texts.
-    Calls of a strict tool are always held; `check` judges them.
+    `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete.
+    Calls of a strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
 
-    `thoughts`: reasoning is separated from the answer; the function says whether the request's own messages contain a text. None: it stays text.
+    `thoughts`: separates reasoning from the answer. The function says whether the request's messages contain
+    a text. None: reasoning stays text.
     """
 
     def __init__(
@@ -93,7 +104,7 @@ class ToolCallParser:
         arguments: Literal["eager", "validated"] = "eager",
         nonce: str | None = None,
         quoted: Iterable[str] = (),
-        limits: Limits | None = None,
+        limits: ScanLimits | None = None,
         *,
         unknown_tool: Literal["text", "forward", "error"] = "text",
         check: Check | None = None,
@@ -102,20 +113,20 @@ class ToolCallParser:
         self.registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.unknown: list[str] = []
         self._validated = arguments == "validated"
-        self.limits = limits or Limits()
-        self._small = self.limits.header - 2 * LONGEST  # so short a piece can not take a candidate over its limit unseen
+        self.limits = limits or ScanLimits()
+        self._small = self.limits.header - 2 * LONGEST  # a chunk this short cannot pass a limit unnoticed
         self._unknown_tool = unknown_tool
         self._check = check
         self._openers = Openers.of(select(dialects), nonce, self.registry.tools)
         self._quoted = Quotations(quoted, list(self._openers.table))
-        self._leading = self._openers.leading  # till the answer has a word, every piece is looked at
-        self._hot: Callable[[str], Any] = bool if self._leading else self._openers.hot
-        self._hot_inline: Callable[[str], Any] = bool if self._leading else self._openers.hot_inline
+        self._at_answer_start = self._openers.has_answer_start  # until then, every chunk is scanned
+        self._may_begin: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin
+        self._may_begin_inline: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin_inline
         self._fence = FenceTracker()
         self._count = 0
         self._out: list[Event] = []
-        self._said: list[str] = []  # text that goes out next, as one event
-        # the buffer: text not consumed yet, from `start` on while a candidate may still go back to being text
+        self._pending: list[str] = []  # text that is sent next, as one event
+        # The buffer holds unconsumed text, and the open candidate from `_start` on.
         self.buffer = ""
         self.position = 0
         self.ended = False
@@ -126,18 +137,18 @@ class ToolCallParser:
         self._spilled = 0
         self._finished = False
         self.mentions = thoughts
-        self._fresh = thoughts is not None  # a thought may open here
+        self._thought_may_open = thoughts is not None
         self._scanning = bool(self._openers) and (bool(self.registry) or unknown_tool == "forward")
-        self._machine: Generator[None, None, None] | None = self._scan() if self._scanning or self._fresh else None
-        self._idle = self._scanning and not self._fresh
+        self._machine: Generator[None, None, None] | None = self._scan() if self._scanning or self._thought_may_open else None
+        self._idle = self._scanning and not self._thought_may_open
 
-    # --- what others call ----------------------------------------------------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------
 
     def feed(self, text: str) -> list[Event]:
-        """The events of the next piece of text."""
+        """Takes the next chunk of text and returns its events."""
         if self._machine is None or self._finished:
             return [Text(text)] if text else []
-        if self._idle and not (self._hot if self._fence.blank or "\n" in text else self._hot_inline)(text):
+        if self._idle and not (self._may_begin if self._fence.blank or "\n" in text else self._may_begin_inline)(text):
             if not text:
                 return []
             self._fence.feed(text)
@@ -147,8 +158,8 @@ class ToolCallParser:
             return self._taken()
         start = 0
         while start < len(text):
-            if self._machine is None:  # only thoughts were looked for, and none opened
-                self._said.append(text[start:])
+            if self._machine is None:  # only thoughts were searched for, and none opened
+                self._pending.append(text[start:])
                 break
             room = self._room()
             if room == 0:
@@ -159,42 +170,45 @@ class ToolCallParser:
         return self._taken()
 
     def finish(self, reason: str = "eof") -> list[Event]:
-        """The text ends here; `reason` is `eof`, `length` or `cancelled`. What was held back comes out."""
+        """Ends the text and returns the events that were held back.
+
+        `reason`: `eof`, `length` or `cancelled`.
+        """
         if self._machine is None or self._finished:
             return []
         self._finished = True
         self.ended = True
         self.reason = reason
-        for _ in self._machine:  # it does not ask for more once the end is known
+        for _ in self._machine:  # it does not yield any more when the end is known
             break
         return self._taken()
 
     def _taken(self) -> list[Event]:
-        """What goes out now."""
+        """The events that are ready."""
         self._end_text()
         out, self._out = self._out, []
         return out
 
     def _end_text(self) -> None:
-        if self._said:
-            self._out.append(Text(self._said[0] if len(self._said) == 1 else "".join(self._said)))
-            self._said.clear()
+        if self._pending:
+            self._out.append(Text(self._pending[0] if len(self._pending) == 1 else "".join(self._pending)))
+            self._pending.clear()
 
     @property
     def transparent(self) -> bool:
-        """All further text passes as it is."""
+        """Whether all further text passes unchanged."""
         return self._machine is None or self._finished
 
     def no_thoughts(self) -> None:
-        """The backend itself separates reasoning from text: what looks like a thought is text."""
+        """Stops looking for thoughts: the backend itself separates reasoning from text."""
         self.mentions = None
 
-    # --- the buffer ----------------------------------------------------------------------------------------------------------------------------
+    # --- the buffer ------------------------------------------------------------------------------
 
     def _push(self, text: str) -> None:
         cut = self.position
         if cut == len(self.buffer) and (self._start < 0 or self.call is not None):
-            if self._start >= 0:  # a call that is held never goes back to be scanned: what is read is put aside at once
+            if self._start >= 0:  # a held call is never scanned again: drop its text from the buffer
                 self._put_aside(cut)
             self.buffer = text
             self.position = 0
@@ -224,9 +238,9 @@ class ToolCallParser:
         return self._spilled + len(self.buffer) - self._start
 
     def _room(self) -> int:
-        """How much more text may come before the candidate exceeds its limit.
+        """How many characters may be pushed before a limit must be checked again.
 
-        Without one: so much that none can begin and exceed its limit unseen.
+        With a candidate: until it exceeds its limit. Without one: until a new one could exceed it unnoticed.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
@@ -235,66 +249,69 @@ class ToolCallParser:
         return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
-        """The candidate reached its limit: all of it is text."""
+        """The candidate exceeds its limit: all of it is text."""
         self.position = len(self.buffer)
         self._machine = self._scan()
         self.call = None
-        self._say(self._raw())
-        self._settle()
+        self._add_text(self._candidate_text())
+        self._end_candidate()
         next(self._machine)
 
-    def _raw(self) -> str:
+    def _candidate_text(self) -> str:
         return "".join(self._spill) + self.buffer[self._start : self.position]
 
-    def _settle(self) -> None:
-        """No candidate any more: what was consumed is accounted for."""
+    def _end_candidate(self) -> None:
+        """Closes the candidate; its text has been sent or belongs to a call."""
         self._start = -1
         self._spill = []
         self._spilled = 0
 
     @property
-    def full(self) -> bool:
-        """No further call may be made."""
+    def at_call_limit(self) -> bool:
+        """Whether the run has as many calls as it may have."""
         return self._count >= self.limits.calls
 
     @property
-    def started(self) -> bool:
-        """Whether a candidate is open whose text may still go back."""
+    def candidate_open(self) -> bool:
+        """Whether a candidate is open.
+
+        Right after `close_call`: whether the call was made, not turned into text.
+        """
         return self._start >= 0
 
     def checkpoint(self) -> None:
-        """A call is complete; if what follows does not go on with the block, it is text from here."""
+        """A call is complete: if the block does not continue, only the text from here on is text again."""
         self._start = self.position
         self._spill = []
         self._spilled = 0
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text:
-            self._fresh = False
-            self._said.append(text)
+            self._thought_may_open = False
+            self._pending.append(text)
             self._fence.feed(text)
-            if self._leading and not text.isspace():
-                self._begun()
+            if self._at_answer_start and not text.isspace():
+                self._answer_began()
 
-    def _begun(self) -> None:
-        """The answer has its first word: openers that count only before it are not looked for any more."""
-        self._leading = False
-        self._openers = self._openers.later()
-        self._hot = self._openers.hot
-        self._hot_inline = self._openers.hot_inline
+    def _answer_began(self) -> None:
+        """The answer has its first word: drops the openers that count only before it."""
+        self._at_answer_start = False
+        self._openers = self._openers.without_answer_start()
+        self._may_begin = self._openers.may_begin
+        self._may_begin_inline = self._openers.may_begin_inline
 
-    # --- TEXT ----------------------------------------------------------------------------------------------------------------------------------
+    # --- text ------------------------------------------------------------------------------------
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
-            while self._fresh:
+            while self._thought_may_open:
                 markers = yield from opening(self)
                 if markers is None:
-                    self._fresh = False
+                    self._thought_may_open = False
                 else:
                     yield from self._thought(markers)
             if not self._scanning:
-                self._say(self.buffer[self.position :])
+                self._add_text(self.buffer[self.position :])
                 self.position = len(self.buffer)
                 self._machine = None
                 yield
@@ -302,14 +319,14 @@ class ToolCallParser:
             found = self._next_opener()
             if found is None:
                 tail = len(self.buffer) if self.ended else self._openers.hold_back(self.buffer, self.position)
-                self._say(self.buffer[self.position : tail])
+                self._add_text(self.buffer[self.position : tail])
                 self.position = tail
                 if self.ended:
                     return
                 self._idle = tail == len(self.buffer)
                 yield
                 continue
-            self._say(self.buffer[self.position : found.start()])
+            self._add_text(self.buffer[self.position : found.start()])
             self.position = found.start()
             marker = found.group()
             openers = [pair for pair in self._openers.table.get(marker, ()) if self._may_open(*pair)]
@@ -317,68 +334,74 @@ class ToolCallParser:
                 yield from self._candidate(marker, openers)
             else:
                 self.position += 1
-                self._say(marker[0])
+                self._add_text(marker[0])
 
     def _next_opener(self) -> re.Match[str] | None:
-        """The next marker. Those that count only at the start of a line are passed over elsewhere, all those of a line at once."""
+        """The next marker.
+
+        Inside a line, markers that count only at a line's start are skipped in one search.
+        """
         if not self._fence.line_start:
             stop = self.buffer.find("\n", self.position) + 1
             found = self._openers.search_inline(self.buffer, self.position, stop or len(self.buffer))
             if found is not None or not stop:
                 return found
-            self._say(self.buffer[self.position : stop])
+            self._add_text(self.buffer[self.position : stop])
             self.position = stop
         return self._openers.search(self.buffer, self.position)
 
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
-        if self.full or (opener.line_start and not self._fence.line_start) or (opener.answer_start and not self._leading):
+        if self.at_call_limit or (opener.line_start and not self._fence.line_start) or (opener.answer_start and not self._at_answer_start):
             return False
         return not dialect.recovery or not self._fence.inside
 
-    # --- thoughts ------------------------------------------------------------------------------------------------------------------------------
+    # --- thoughts --------------------------------------------------------------------------------
 
     def _thought(self, markers: Markers) -> Generator[None, None, None]:
         self._fence = FenceTracker()
-        if self._leading:
-            self._begun()
+        if self._at_answer_start:
+            self._answer_began()
         yield from thought(self, markers)
         self._fence = FenceTracker()
 
-    def think(self, text: str) -> None:
-        """The next piece of the open thought."""
+    def add_thought(self, text: str) -> None:
+        """Sends the next piece of the open thought."""
         if text:
             self._end_text()
             self._out.append(Thought(text))
             self._fence.feed(text)
 
     def hold_back(self) -> int:
-        """From where on the end of the buffer may become the marker of a call."""
+        """The position from which the buffer's end may be the beginning of a marker."""
         return self._openers.hold_back(self.buffer, self.position) if self._scanning else len(self.buffer)
 
-    def at_call(self, stop: int) -> bool:
-        """Whether a call may open before `stop`; the open thought goes on up to there."""
+    def call_may_open(self, stop: int) -> bool:
+        """Whether a call may open before `stop`. Sends the thought up to that marker, or up to `stop`."""
         while self._scanning and (found := self._openers.search(self.buffer, self.position, stop)) is not None:
             marker, start = found.group(), found.start()
-            self.think(self.buffer[self.position : start])
+            self.add_thought(self.buffer[self.position : start])
             self.position = start
             if any(self._may_open(*pair) for pair in self._openers.table.get(marker, ())):
                 return True
-            self.think(marker[0])
+            self.add_thought(marker[0])
             self.position += 1
         return False
 
     def reread(self, text: str) -> Generator[None, None, None]:
-        """The answer ended inside a thought: `text`, its end, is read for calls. What comes before the first one is thought."""
+        """The answer ended inside a thought: scans `text`, its end, for calls.
+
+        Text before the first one is thought.
+        """
         before = self._taken()
-        self.buffer, self.position, self._fresh = text, 0, False
+        self.buffer, self.position, self._thought_may_open = text, 0, False
         yield from self._scan()
         out, self._out = self._taken(), before
-        calls = [place for place, event in enumerate(out) if type(event) is CallBegin]
+        calls = [index for index, event in enumerate(out) if type(event) is CallBegin]
         thoughts = out[: calls[0] if calls else len(out)]
         self._out += [Thought(event.text) if isinstance(event, Text) else event for event in thoughts]
         self._out += out[len(thoughts) :]
 
-    # --- a candidate ---------------------------------------------------------------------------------------------------------------------------
+    # --- candidates ------------------------------------------------------------------------------
 
     def _candidate(self, marker: str, openers: list[tuple[Dialect, Opener]]) -> Generator[None, None, None]:
         self._start = self.position
@@ -401,30 +424,33 @@ class ToolCallParser:
         if self._start < 0:
             return
         if kept or self._count > before:
-            # behind the last complete call: a block that ended is done, one that did not go on ends there
+            # The position is after the last complete call. A block without its closer ends there too.
             if not kept:
                 if self._spilled or self.position - self._start > RESCAN:
-                    self._say(self._raw())
+                    self._add_text(self._candidate_text())
                 else:
                     self.position = self._start
-            self._settle()
+            self._end_candidate()
         else:
             self._fail()
 
     def _fail(self) -> None:
-        """Not a call: back to text. Scanned again from behind the marker's first character while that is cheap."""
+        """The candidate is text. A short one is scanned again from its second character on."""
         self.call = None
         if self._spilled or self.position - self._start > RESCAN:
-            self._say(self._raw())
+            self._add_text(self._candidate_text())
         else:
             self.position = self._start + 1
-            self._say(self.buffer[self._start])
-        self._settle()
+            self._add_text(self.buffer[self._start])
+        self._end_candidate()
 
-    # --- what a block does with a call -------------------------------------------------------------------------------------------------------
+    # --- called by the grammars ------------------------------------------------------------------
 
     def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
-        """The block named a tool, and wrote an `id` where its dialect has ids. A call that need not be held is sent from here on."""
+        """The grammar has read a tool's name (and an `id`, in dialects that have ids).
+
+        An unheld call begins here.
+        """
         tool = self.registry.resolve(written)
         refused = False
         if tool is None:
@@ -436,10 +462,10 @@ class ToolCallParser:
         if not held:
             self._end_text()
             self._out.append(CallBegin(self._count, tool.name, id))
-            self._settle()
+            self._end_candidate()
 
     def write(self, text: str) -> None:
-        """The next piece of the call's arguments."""
+        """Adds the next piece of the call's arguments."""
         call = self.call
         assert call is not None
         if not text:
@@ -451,13 +477,13 @@ class ToolCallParser:
             self._out.append(CallArgs(self._count, text))
 
     def close_call(self, status: CallStatus = "ok") -> bool:
-        """The call is complete. False: it is not a call after all, and all of it is text."""
+        """Ends the call. False: it is not a call after all, and all of it is text."""
         call = self.call
         assert call is not None
         self.call = None
         if call.held and (call.refused or status == "invalid" or (status == "truncated" and self.reason != "length") or self._is_quoted()):
-            self._say(self._raw())
-            self._settle()
+            self._add_text(self._candidate_text())
+            self._end_candidate()
             return False
         self._end_text()
         if not call.sent and status != "truncated":
@@ -475,15 +501,15 @@ class ToolCallParser:
             status = "repaired"
         self._out.append(CallEnd(self._count, status, tuple(call.issues)))
         self._count += 1
-        self._fresh = self.mentions is not None
+        self._thought_may_open = self.mentions is not None
         self.checkpoint()
         return True
 
     def _is_quoted(self) -> bool:
-        return self._dialect.recovery and bool(self._quoted) and self._raw() in self._quoted
+        return self._dialect.recovery and bool(self._quoted) and self._candidate_text() in self._quoted
 
 
 def parse(text: str, tools: Iterable[ToolSpec | Mapping[str, Any]], dialects: Iterable[str] | None = None, **options: Any) -> list[Event]:
-    """Feed and finish: the only way to read a whole text."""
+    """The events of a whole text."""
     parser = ToolCallParser(tools, dialects, **options)
     return parser.feed(text) + parser.finish()

@@ -1,10 +1,12 @@
-"""Reasoning that a model writes into its answer, such as `<think>…</think>`: which markers there are, and how a thought is read.
+"""Separates reasoning that a model writes into its answer, such as `<think>…</think>`.
 
-A thought opens where models open one: at the start of the answer, or right after another thought or a call, white space apart. Anywhere else the
-markers are ordinary text, so an answer that only mentions `<think>` is not changed. White space on both sides of a marker belongs to the markup.
+A thought opens at the start of the answer, or right after another thought or a call, apart from white space.
+Anywhere else its markers are ordinary text, so an answer that only mentions `<think>` does not change. White
+space around a marker belongs to the markup.
 
-A call inside a closed thought is not made: the model only weighed it. Only the end of a thought shows whether it closes, so the text is held from the
-first possible call on. If the answer ends first, and the model ended it, the held text is read as part of the answer. Standard library only.
+A call inside a closed thought is not made: the model only considered it. Only the end of a thought shows
+whether it closes, so the text is held from the first possible call on. If the model ends its answer first,
+the held text is read as part of the answer. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ _WHITE = re.compile(r"\s*")
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """`then`: markup that may follow the closer. `plain`: a tag that prompts ask for too, so it is text where the request mentions it."""
+    """The markers around a thought, and the models that write them.
+
+    `then`: markup that may follow the closer. `plain`: prompts ask for this tag too, so it is text if the
+    request mentions it.
+    """
 
     opener: str
     closer: str
@@ -71,7 +77,7 @@ def may_open(text: str) -> bool:
 
 
 def opening(scan: ToolCallParser) -> Reading:
-    """The markers of the thought that opens here, consumed; else None, and nothing is consumed."""
+    """Consumes the opener of a thought and returns its markers; None if none opens here."""
     while scan.mentions is not None:
         start = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if start - scan.position > LONGEST:
@@ -90,24 +96,27 @@ def opening(scan: ToolCallParser) -> Reading:
 
 
 def thought(scan: ToolCallParser, markers: Markers) -> Reading:
-    """Everything up to the closer, and the white space after it. Sent while it is written, up to the first possible call."""
+    """Reads a thought and the white space after it.
+
+    Its text is sent at once, up to the first possible call.
+    """
     closer = markers.closer
     yield from peek(scan)
     while True:
         close = scan.buffer.find(closer, scan.position)
         if close >= 0:
-            scan.think(_trimmed(scan.buffer[scan.position : close]))
+            scan.add_thought(_trimmed(scan.buffer[scan.position : close]))
             scan.position = close + len(closer)
             break
         tail = len(scan.buffer) if scan.ended else min(scan.hold_back(), _partial(scan.buffer, closer))
-        if scan.at_call(tail):
-            if not (yield from weighed(scan, closer)):
+        if scan.call_may_open(tail):
+            if not (yield from held_thought(scan, closer)):
                 return
             break
         piece = scan.buffer[scan.position : tail]
         if not scan.ended:
             piece = _trimmed(piece)
-        scan.think(piece)
+        scan.add_thought(piece)
         scan.position += len(piece)
         if scan.ended:
             return
@@ -118,8 +127,11 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
         yield from peek(scan)
 
 
-def weighed(scan: ToolCallParser, closer: str) -> Reading:
-    """The rest of a thought, from a possible call on. True: it closed, so all of it is thought."""
+def held_thought(scan: ToolCallParser, closer: str) -> Reading:
+    """Reads the rest of a thought from a possible call on.
+
+    True: the thought closed, so all of it is thought.
+    """
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)
     if closed or held.full or scan.reason != "eof":
@@ -130,7 +142,7 @@ def weighed(scan: ToolCallParser, closer: str) -> Reading:
 
 
 class _Held:
-    """Text that is either thought or answer. Above the scanner's limit it is thought, and is sent from then on."""
+    """Text that is either thought or answer. From the scanner's limit on it is thought, and is sent."""
 
     __slots__ = ("_left", "_scan", "_text", "full")
 
@@ -147,7 +159,7 @@ class _Held:
             self.full = True
             held = self.text()
             sent = _trimmed(held)
-            self._scan.think(sent)
+            self._scan.add_thought(sent)
             self._text = StringIO(newline="")
             self._text.write(held[len(sent) :])
 
@@ -155,17 +167,17 @@ class _Held:
         return self._text.getvalue()
 
     def release(self, closed: bool) -> None:
-        """All of it is thought; the white space before a closer is markup."""
-        self._scan.think(_trimmed(self.text()) if closed else self.text())
+        """Sends all of it as thought; white space before a closer is markup."""
+        self._scan.add_thought(_trimmed(self.text()) if closed else self.text())
 
 
 def _trimmed(text: str) -> str:
-    """Without the white space at its end, of which at most `LONGEST` characters count as markup."""
+    """The text without its last white space, of which at most `LONGEST` characters are markup."""
     return text[: max(len(text.rstrip()), len(text) - LONGEST)]
 
 
 def _partial(buffer: str, closer: str) -> int:
-    """From where on the end of the buffer may become the closer."""
+    """The position from which the buffer's end may be the beginning of the closer."""
     for size in range(min(len(closer) - 1, len(buffer)), 0, -1):
         if buffer.endswith(closer[:size]):
             return len(buffer) - size

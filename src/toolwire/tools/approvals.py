@@ -1,8 +1,9 @@
-"""Asking a person, and keeping what was asked and decided.
+"""Asks a person, waits for the decision, and stores questions and decisions.
 
-Law 11, consent comes first: a question is written down before it is asked; the answer must carry the token of exactly what was shown; no answer
-within its time, a lost surface and an error all mean no, kept as `expired`, which is not `denied`. Whoever asks waits here; whoever decides (the same
-surface, the inbox, a shell) decides here, in this process or another.
+Law 11, consent comes first. A question is stored before it is asked. The decision must carry the token of
+exactly what was shown. No decision in time, a lost surface and an error all mean no; they are stored as
+`expired`, not `denied`. The decision may come from the same surface, the inbox or a shell, in this process or
+another.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ from toolwire.store.store import Store
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage
 from toolwire.tools.records import Records
 
-# --- asker ------------------------------------------------------------
+# --- the process that asks -----------------------------------------------------------------------
 #
-# Which process asks a question, so that one that died in the middle leaves no question behind that nobody
-# waits for. An asker is `HOST/PID/STARTED`; the host's name is that of its space of process ids too, as
-# containers have them. Only the machine that ran it can say that it is gone; elsewhere its questions wait
-# for their time to end.
+# A question records the process that waits for it, as `HOST/PID/STARTED`, so that the questions of a dead
+# process can be closed. The host includes the namespace of process ids, which containers have. Only the same
+# machine can see that a process is dead; elsewhere its questions wait until they expire.
 
 
 @cache
@@ -41,7 +41,7 @@ def this_process() -> str:
 
 
 def is_gone(asker: str) -> bool:
-    """Whether it is certain that nobody of that name waits any more."""
+    """Whether the process has certainly ended."""
     host, _, process = asker.rpartition("/")[0].rpartition("/")
     started = asker.rpartition("/")[2]
     if not host or host != _host() or not process.isdigit():
@@ -67,7 +67,7 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str:
-    """When, in the kernel's count: a number that another process of the same id does not have. Empty where the system does not tell."""
+    """The kernel's start time of a process, which no other process with this id has; "" if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -76,18 +76,18 @@ def _started(pid: int) -> str:
 
 LIFETIME_S = 600.0
 KEPT_S = 30 * 86400.0
-"""How long a decided question is kept, with what was shown of the person's notes."""
+"""How long a decided question is kept, with what it showed of the person's notes."""
 LOOK_EVERY_S = 0.25
-"""How often a waiting surface looks for a decision that another process made."""
+"""How often a waiting surface checks for a decision of another process."""
 MOST_WAITING = 50
 """Questions of one session that may wait for a decision at once."""
 
 
 class Surface(Protocol):
-    """Where a person is asked. It decides by `Approvals.decide`, or leaves the questions to whoever else looks at the inbox."""
+    """Where a person is asked. It calls `Approvals.decide`, or leaves the questions in the inbox."""
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
-        """Shows the questions of one turn together, and decides them. Of what is left undecided: True, somebody else may decide it; False, nobody."""
+        """Shows the questions of one turn together. False: those that are still undecided are refused now."""
         ...
 
 
@@ -100,18 +100,20 @@ class Approvals:
         self._news: dict[str, asyncio.Event] = {}
         self._deciding = asyncio.Lock()
 
-    # --- asking --------------------------------------------------------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
     async def ask(self, asking: Asking, questions: Sequence[tuple[str, Stage, Arguments, Preview]], surface: Surface | None) -> list[Approval]:
-        """Asks several questions at once, and returns them decided, in their order. What a remembered grant covers is not asked.
+        """Asks several questions at once and returns them decided, in order. Remembered grants answer without
+        asking.
 
-        `refused`: too many questions of this session wait already, so this one was not asked. Nothing else decides that.
+        The status `refused` means that the question was not asked, because too many of this session already
+        wait.
         """
         approvals = [self._made(asking, *question) for question in questions]
         try:
             return await self._asked(approvals, surface)
         except BaseException:
-            await asyncio.shield(self._lapse(approvals))  # wherever it was stopped, nothing stays pending that nobody waits for
+            await asyncio.shield(self._lapse(approvals))  # no question stays pending unattended
             raise
 
     async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
@@ -128,7 +130,7 @@ class Approvals:
             try:
                 await self.decide(approval.id, approval.token, Decision(True, picked=picked, standing=True), by=f"grant {covered[approval.id].id}")
             except ToolwireError as error:
-                if error.failure.kind != "conflict":  # else: decided in the inbox, a moment before
+                if error.failure.kind != "conflict":  # else: just decided in the inbox
                     raise
         if asked:
             await self._settle(asked, surface)
@@ -143,7 +145,10 @@ class Approvals:
         return replace(approval, token=token_of(approval, self._ids("")))
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
-        """Until all are decided, or their time is over. A surface that fails, or that is cancelled, leaves nothing pending."""
+        """Waits until all are decided or expired.
+
+        A surface that fails or is cancelled leaves nothing pending.
+        """
         others = asyncio.ensure_future(self._decided(approvals))
         try:
             if surface is not None:
@@ -151,7 +156,7 @@ class Approvals:
                 try:
                     await asyncio.wait({asking, others}, return_when=asyncio.FIRST_COMPLETED)
                     async with self._deciding:
-                        pass  # the surface that decided the last one has yet to say so
+                        pass  # wait until a decision in progress is finished
                     if asking.done() and not asking.result():
                         return
                 finally:
@@ -164,7 +169,7 @@ class Approvals:
             await asyncio.shield(self._lapse(approvals))
 
     async def _decided(self, approvals: Sequence[Approval]) -> None:
-        """Returns once none is pending, whoever decides them."""
+        """Waits until none is pending, whoever decides them."""
         news = asyncio.Event()
         for approval in approvals:
             self._news[approval.id] = news
@@ -179,15 +184,18 @@ class Approvals:
                     await news.wait()
 
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
-        """What nobody decided is over."""
+        """Expires the questions that were not decided."""
         for approval in approvals:
             await self.records.decide(approval.id, approval.token, "expired", self._clock(), "", None, self._line)
             self._news.pop(approval.id, None)
 
-    # --- deciding ------------------------------------------------------------------------------------------------------------------------------
+    # --- deciding --------------------------------------------------------------------------------
 
     async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
-        """A person's decision. Raises `ToolwireError` when there is nothing to decide, or when something else was shown."""
+        """Stores a person's decision.
+
+        Raises `ToolwireError` if nothing is pending, or if something else was shown.
+        """
         async with self._deciding:
             return await self._decide(id, token, decision, by)
 
@@ -216,30 +224,33 @@ class Approvals:
         if id in self._news:
             self._news[id].set()
 
-    # --- looking -------------------------------------------------------------------------------------------------------------------------------
+    # --- looking ---------------------------------------------------------------------------------
 
     async def pending(self) -> list[Approval]:
         await self.records.expire(self._clock(), self._line)
         return await self.records.listed("pending")
 
     async def lapse(self) -> None:
-        """What a process asked that is gone, as after a crash, is over: nobody waits for it any more."""
+        """Expires the questions of processes that have ended, for example by a crash."""
         await self._lapse([one for one in await self.pending() if is_gone(one.asker)])
 
     async def revoke(self, grant_id: str) -> bool:
         return await self.records.revoke(grant_id, self._clock())
 
     async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
-        """Records a call that was refused without a question, as a line of the audit log. `arguments` is the call's text."""
+        """Adds a call that was refused without a question to the audit log.
+
+        `arguments`: the text of the call.
+        """
         who = ("", asking.session, asking.surface, asking.model, tool[:80])
         await self.records.note((self._clock(), asking.owner, "refused", *who, _sha(arguments), "", 0, note[:200]))
 
     async def tell(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
-        """What became of a call that was granted, as a line of the audit log."""
+        """Adds the result of a granted call to the audit log."""
         await self.records.note(self._line(approval, event, result, note))
 
     def _line(self, approval: Approval, event: str = "", result: Any = None, note: str = "") -> Sequence[Any]:
-        """One line of the audit log: hashes and sizes, never contents. Without an event: what was decided."""
+        """One line of the audit log: hashes and sizes, never content. Without an event: the decision."""
         written = "" if result is None else json.dumps(result, sort_keys=True, ensure_ascii=False, default=str)
         arguments = approval.decision.arguments if approval.decision and approval.decision.arguments is not None else approval.arguments
         who = (approval.id, approval.session, approval.surface, approval.model, approval.tool)
@@ -256,14 +267,14 @@ def _sha(text: str) -> str:
 
 
 def token_of(approval: Approval, secret: str) -> str:
-    """Bound to the question: to who asks, its tool, stage, arguments and everything that is shown with it."""
+    """A token that is bound to the question: its conversation, tool, stage, arguments and preview."""
     who = [approval.owner, approval.session, approval.surface, approval.model, approval.vault]
     asked = [approval.id, *who, approval.tool, approval.stage, canonical(approval.arguments), approval.shown.to_json(), secret]
     return _sha(json.dumps(asked, sort_keys=True, ensure_ascii=False))
 
 
 def _check(approval: Approval, decision: Decision) -> None:
-    """What was not shown can not be granted."""
+    """Refuses a decision that grants what was not shown."""
     if not decision.approved:
         return
     known = {one.key for one in approval.shown.touched}
@@ -273,7 +284,7 @@ def _check(approval: Approval, decision: Decision) -> None:
         raise ToolwireError("invalid_value", "There is nothing to pick from: approve or deny the whole.", param="picked")
     if approval.shown.pick and decision.arguments is None and decision.picked is None:
         raise ToolwireError("invalid_value", "Say which of the things shown are meant: pick some, all or none of them.", param="picked")
-    if decision.picked is not None and decision.arguments is None and not known.issuperset(decision.picked):  # of edited ones the run itself judges
+    if decision.picked is not None and decision.arguments is None and not known.issuperset(decision.picked):  # the run checks edited ones
         raise ToolwireError("invalid_value", "Something was picked that was not shown.", param="picked")
     if decision.remember == "folder":
         folder = decision.folder.strip("/")

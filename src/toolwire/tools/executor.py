@@ -1,10 +1,12 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. A call that was edited runs as edited, and the model is told so. Of what was found, the model sees what
-the person picked, and is told that there was more. The audit log has every decision, every run, and every call that was refused without a question.
+Law 11: what is granted is exactly what runs. An edited call runs as edited, and its result says so. Of the
+results of a search the model sees those that the person picked, and their total number. The audit log has
+every decision, every run, and every call that was refused without a question.
 
-Before a grant the model learns nothing about the notes: a call fails without a question only by its own text (`Toolbox.preview`). A standing grant
-answers without anybody looking, so a change that fails under one gets a constant answer (`NOT_CHANGED`), whatever the cause.
+Before a grant the model learns nothing about the notes: only its own text can fail a call without a question
+(`Toolbox.preview`). Under a standing grant no person looks at a call, so a change that fails gets a constant
+answer (`NOT_CHANGED`), whatever the cause.
 """
 
 from __future__ import annotations
@@ -51,14 +53,17 @@ class Toolbox:
         self._validators = {tool.name: jsonschema_rs.validator_for(dict(tool.parameters)) for tool in self.tools.values()}
 
     def definitions(self) -> list[dict[str, Any]]:
-        """As a chat request offers them."""
+        """The tools as a chat request has them."""
         return [
             {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
             for tool in self.tools.values()
         ]
 
     def arguments(self, name: str, written: str) -> Arguments:
-        """A call's arguments, with the defaults of its schema. Raises `ToolFailed` when they do not fit."""
+        """The arguments of a call, with the defaults of its schema.
+
+        Raises `ToolFailed` if they are not valid.
+        """
         try:
             value = json.loads(written or "{}")
         except (ValueError, RecursionError):
@@ -70,16 +75,19 @@ class Toolbox:
     def checked(self, name: str, value: Mapping[str, Any]) -> Arguments:
         try:
             json.dumps(dict(value), ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # it would go back to the model with the result, in a request that no server takes
+        except UnicodeEncodeError:  # the result would repeat it, in a request that no server accepts
             raise ToolFailed("the arguments hold half a character (a lone surrogate)") from None
         for error in self._validators[name].iter_errors(dict(value)):
-            place = "/".join(str(step) for step in error.instance_path)
-            raise ToolFailed(f"{place or 'arguments'}: {error.message[:200]}")
+            path = "/".join(str(step) for step in error.instance_path)
+            raise ToolFailed(f"{path or 'arguments'}: {error.message[:200]}")
         properties = self.tools[name].parameters.get("properties") or {}
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
     async def preview(self, name: str, arguments: Arguments) -> Preview:
-        """What the person is shown of a call, with what is wrong with it. Raises `ToolFailed` only for what the call's own text shows."""
+        """The preview of a call, with its problem.
+
+        Raises `ToolFailed` only if the text of the call is the cause.
+        """
         tool = self.tools[name]
         paths = tool.paths(arguments) if isinstance(tool, Naming) else ()
         try:
@@ -94,7 +102,7 @@ class Toolbox:
 
 @dataclass(slots=True)
 class _Planned:
-    """A call that could run: what it would touch."""
+    """A call that could run, and what it would touch."""
 
     call: ToolCall
     tool: Tool
@@ -110,7 +118,7 @@ class Executor:
         self.surface = surface
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
-        """Every call's outcome, in order. Never raises for what a tool or a model did wrong."""
+        """The outcome of every call, in order. Mistakes of a tool or a model never raise."""
         planned = [await self._plan(call, asking) for call in calls]
         runnable = [one for one in planned if isinstance(one, _Planned)]
         questions = [(one.tool.name, "run", one.arguments, one.shown) for one in runnable]
@@ -162,15 +170,15 @@ class Executor:
                 chosen = share.decision.picked or ()
                 value = tool.share(ran, chosen)
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
-                # A rule for a folder says nothing about how many results lie outside of it; a person knows what they leave out.
+                # A rule for a folder must not reveal how many results are outside of it. A person may.
                 told |= {"found": len(chosen if share.decision.standing else ran.found.touched), "shared": len(chosen)}
         except asyncio.CancelledError:
-            await asyncio.shield(self.approvals.tell(approval, "stopped"))  # it may have run: a thread is not stopped
+            await asyncio.shield(self.approvals.tell(approval, "stopped"))  # it may have run: a thread cannot be stopped
             raise
         except Exception as error:
             if not isinstance(error, ToolFailed):
                 log.exception("the tool %s failed", call.name)
-            await self.approvals.tell(approval, "failed", note=type(error).__name__)  # its words may tell contents
+            await self.approvals.tell(approval, "failed", note=type(error).__name__)  # its message may contain content
             return _failed(call, error, NOT_CHANGED if tool.effect == "write" and not was_seen else "")
         result = {"result": value, **told}
         await self.approvals.tell(approval, "ran", result)
@@ -188,12 +196,12 @@ class Executor:
 
 
 def _all_of(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
-    """What edited arguments grant: all that they name, unless the person picked too."""
+    """The keys that edited arguments grant: all that they name, unless the person picked some."""
     return tuple(one.key for one in shown.touched if not one.missing and (picked is None or one.key in picked))
 
 
 def _truth(planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None) -> dict[str, Any]:
-    """What the model must know about how its call was changed."""
+    """A note for the model about how its call was changed."""
     told: dict[str, Any] = {}
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
@@ -206,7 +214,10 @@ def _truth(planned: _Planned, decision: Decision, shown: Preview, picked: Sequen
 
 
 def _failed(call: ToolCall, error: Exception, told: str = "") -> Outcome:
-    """A failure. The model gets `told`, or a tool's own message; the text of an unexpected error is the person's: it may hold contents."""
+    """The outcome of a failure. The model gets `told`, or the tool's own message.
+
+    Only the person sees the text of an unexpected error: it may contain content.
+    """
     known = isinstance(error, ToolFailed)
     person = error.person if isinstance(error, ToolFailed) else str(error) or type(error).__name__
     return Outcome(call, {"error": told or (str(error) if known else UNEXPECTED)}, "failed", f"Tool execution error: {person}")

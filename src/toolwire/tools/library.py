@@ -1,4 +1,4 @@
-"""An open vault, as its tools use it: paths, index, links and changes together. Blocking work runs in threads."""
+"""An open vault for its tools: paths, index, links and changes. Blocking work runs in threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Library:
-    """An open vault. `refresh` brings the index up to the files: that is all that happens without a grant."""
+    """An open vault. `refresh` updates the index from the files; nothing else happens without a grant."""
 
     def __init__(self, root: Path, include: Sequence[str] = (), exclude: Sequence[str] = (), cache: Path | None = None) -> None:
         self.vault = Vault(root, include, exclude)
@@ -33,7 +33,7 @@ class Library:
         await in_thread(self.index.refresh)
 
     def sizes(self, paths: Sequence[str]) -> dict[str, int]:
-        """Sizes of the files that are there, by name: folders are opened and files are not. Needs no index."""
+        """The sizes of the files that exist. Opens folders, but no files, and needs no index."""
         return {path: size for path in paths if (size := self._size(path)) is not None}
 
     def _size(self, path: str) -> int | None:
@@ -56,7 +56,7 @@ class Library:
 
 
 def _entry(folder: int, name: str) -> os.stat_result | None:
-    """What a folder has under a name, or under one that differs only in how accents are spelled."""
+    """The status of an entry with this name, or one that differs only in the spelling of accents."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def _entry(folder: int, name: str) -> os.stat_result | None:
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """In a thread; a path that is refused is a failure that the model is told. Where the index lies is the person's to know."""
+    """Runs in a thread. A refused path becomes `ToolFailed`; only the person learns where the index is."""
     try:
         return await asyncio.to_thread(do)
     except PathRefused as refused:

@@ -1,5 +1,8 @@
-"""Approvals, grants and the audit log as rows of the store. An approval is written before anybody is asked, and decided once; its line of the audit
-log, and what is remembered of it, are written with the decision, in one transaction, whoever decides and whether or not anybody still waits."""
+"""Approvals, grants and the audit log as rows of the store.
+
+An approval is stored before anyone is asked, and is decided once. One transaction stores the decision, its
+line of the audit log and the grant, whoever decides and whether or not someone still waits.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,16 @@ Line = Callable[[Approval], Sequence[Any]]
 
 
 class Records:
-    """The rows. Every method is one transaction."""
+    """The rows of the store. Every method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def add(self, approvals: Sequence[Approval], most: int | None = None) -> int:
-        """Writes the questions of one session down, in order, and returns how many. With `most`, only as many as may wait at once."""
+        """Stores the questions of one session, in order, and returns how many.
+
+        `most`: how many may wait at once.
+        """
         return await self._store.run(lambda connection: _insert(connection, approvals, most), "write")
 
     async def get(self, id: str) -> Approval | None:
@@ -48,18 +54,21 @@ class Records:
     async def decide(
         self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None, line: Line, grant: Grant | None = None
     ) -> bool:
-        """Settles a pending approval, and remembers what was granted with it. False: it is not pending any more, or the token is another's."""
+        """Decides a pending approval and stores its grant.
+
+        False: it is no longer pending, or the token is wrong.
+        """
         written = None if decision is None else json.dumps(decision.to_json())
         where = "id = ? AND token = ? AND status = 'pending'"
         return await self._store.run(lambda c: _settle(c, (status, at, by, written), where, (id, token), line, grant) == 1, "write")
 
     async def expire(self, now: float, line: Line) -> int:
-        """Every pending approval whose time is over."""
+        """Expires every pending approval whose time is over."""
         where = "status = 'pending' AND expires_at <= ?"
         return await self._store.run(lambda c: _settle(c, ("expired", now, None, None), where, (now,), line), "write")
 
     async def forget(self, before: float) -> int:
-        """Removes what was decided before then, with all that was shown; the audit log keeps that it was."""
+        """Deletes approvals decided before then, with all that they showed; the audit log keeps its lines."""
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
         return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
 
@@ -97,7 +106,7 @@ def _insert(connection: Connection, approvals: Sequence[Approval], most: int | N
 
 
 def _settle(connection: Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line, grant: Grant | None = None) -> int:
-    """Settles those that fit, each with its line of the audit log; how many there were."""
+    """Decides the matching approvals, adds their lines to the audit log, and returns how many there were."""
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0
     with connection.transaction():

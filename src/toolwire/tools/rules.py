@@ -1,7 +1,8 @@
-"""--allow rules: what may run without a person at the keys. `TOOL`, or `TOOL:GLOB` for what touches only paths of that pattern.
+"""--allow rules: which calls run without asking a person. `TOOL`, or `TOOL:GLOB` for calls on matching paths
+only.
 
-A rule for a search lets it run, over what fits its pattern and nothing else, and shares the results whose path fits. Where things can be picked,
-those that fit are picked; where they can not, all must fit. Pure.
+A rule for a search limits it to matching paths and shares the matching results. If a call lets the person
+pick, the matching things are picked; otherwise all must match. Pure.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from difflib import get_close_matches
 from toolwire.settings.types import ConfigError
 from toolwire.tools.contract import Approval, Decision, Effect
 
-# --- patterns ------------------------------------------------------------
-#
-# Patterns of paths, as rules have them: `*` and `?` stay within one folder, `**` crosses folders, case
-# counts. Pure.
+# --- patterns: `*` and `?` stay within one folder, `**` crosses folders, case counts -------------
 
 _PIECES = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
@@ -28,7 +26,7 @@ def compiled(glob: str) -> re.Pattern[str]:
 
 
 def fits(pattern: re.Pattern[str], path: str) -> bool:
-    """Whether the pattern names the path; one that steps out of its folder fits none."""
+    """Whether the pattern matches the path. A path with `.` or `..` never matches."""
     return not {"", ".", ".."} & set(path.split("/")) and "\\" not in path and pattern.fullmatch(path) is not None
 
 
@@ -44,7 +42,7 @@ class Rule:
 
 
 def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
-    """The rules of a command line. Raises `ConfigError` for a tool that there is not."""
+    """The rules of a command line. Raises `ConfigError` for an unknown tool."""
     names = list(known)
     rules = []
     for one in written:
@@ -60,13 +58,16 @@ def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
-    """What the rules say to a question, and which rule said it. Where none does: no, and why. A search is judged by what it finds."""
+    """The decision of the rules, and which rule made it.
+
+    Without one: no, and why. A search is judged by its results.
+    """
     shown = approval.shown
     meant = [rule for rule in rules if rule.tool == approval.tool]
     whole = any(rule.pattern is None for rule in meant)
     fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
     by = f"rule {', '.join(rule.written for rule in meant)}"
-    if meant and shown.pick and (fitting or not shown.touched or whole or approval.stage == "share"):  # a search that found nothing that fits has run
+    if meant and shown.pick and (fitting or not shown.touched or whole or approval.stage == "share"):  # an empty search has still run
         return Decision(True, picked=fitting, standing=True), by
     searches = effect == "search" and approval.stage == "run"
     if meant and not shown.pick and (shown.touched or whole or searches) and len(fitting) == len(shown.touched):

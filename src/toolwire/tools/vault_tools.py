@@ -1,8 +1,8 @@
-"""The vault's tools: what a model may ask for, what a person is shown of it, and what is done once it is granted.
+"""The tools of a vault: their schemas, their previews, and what they do after a grant.
 
-Previews use the index alone: no note is opened before its grant, except for the old text that a change is compared with. That text, and everything
-that follows from it, is for the person: the model gets it only if the person approves. Blocking work runs in threads. Names and schemas of the first
-two tools are those that vault plugins have used before.
+Previews use only the index: no note is opened before its grant, except for the old text that a change is
+compared with. Only the person sees that text and everything derived from it, unless they approve. Blocking
+work runs in threads. The first two tools have the names and schemas that vault plugins already use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BASE = {
 _FOLDER = {"type": "string", "default": "", "description": "A folder of the vault; empty: the whole vault."}
 
 
-# --- search and read -----------------------------------------------------------------------------------------------------------------------------
+# --- search and read -----------------------------------------------------------------------------
 
 
 class VaultSearch:
@@ -157,7 +157,7 @@ class FileRead:
             read[path] = note = await asyncio.to_thread(self._read, path, *ranges.get(path, (None, None)), left)
             if isinstance(note, NoteText):
                 left = 0 if note.truncated else left - len(note.text.encode("utf-8", "replace"))
-        for one in shown.touched:  # what could not be picked because nothing can be read there: saying so shares nothing
+        for one in shown.touched:  # unreadable, so it could not be picked: saying so shares nothing
             if one.missing and one.path not in read:
                 read[one.path] = PathRefused(one.path, one.reason or "not found", "size" if one.reason else "missing")
         unread = tuple((path, note.reason) for path, note in read.items() if isinstance(note, PathRefused))
@@ -177,12 +177,15 @@ class FileRead:
 
 
 def _line(number: float | None) -> int | None:
-    """`3.0` is an integer of JSON."""
+    """The value as an int: in JSON, `3.0` is an integer too."""
     return None if number is None else int(number)
 
 
 def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
-    """What the model gets of a file. The hash comes with the whole text only: with a part of it, the model could confirm guesses of the rest."""
+    """A file for the model.
+
+    It has the hash only with the whole text: otherwise the model could confirm guesses.
+    """
     if isinstance(note, PathRefused):
         return {"path": path, "content": f"File not found: {path}" if note.kind == "missing" else f"Error reading file: {note.reason}", "size": 0}
     told: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size}
@@ -193,12 +196,12 @@ def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
     return {**told, "truncated": True} if note.truncated else told
 
 
-# --- what the index knows ------------------------------------------------------------------------------------------------------------------------
+# --- what the index knows ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A tool that tells something from the index. `look` is its answer; `about` says, for the person, what it tells."""
+    """A tool that answers from the index. `look`: its answer. `about`: what it answers, for the person."""
 
     name: str
     title: str
@@ -271,12 +274,12 @@ def _daily(library: Library, arguments: Arguments) -> Any:
     except ValueError:
         raise ToolFailed(f"{asked}: expected today, yesterday, tomorrow or a date such as 2026-11-15") from None
     path = daily_path(daily_settings(library.vault), day)
-    library.vault.policy.segments(path)  # the settings of the vault may name any path
+    library.vault.policy.segments(path)  # the vault's settings may name any path
     return {"date": day.isoformat(), "path": path, "exists": path in library.sizes([path])}
 
 
 def _looks(library: Library) -> list[Tool]:
-    """Name, title, purpose, description, schema, answer, and what the person is told that it tells."""
+    """Name, title, purpose, description, schema, answer, and what it answers, for the person."""
     rows: tuple[tuple[Any, ...], ...] = (
         (
             "vault_list",
@@ -336,7 +339,7 @@ def _looks(library: Library) -> list[Tool]:
     return [Looked(name, title, purpose, told, schema, library, look, about) for name, title, purpose, told, schema, look, about in rows]
 
 
-# --- changes -------------------------------------------------------------------------------------------------------------------------------------
+# --- changes -------------------------------------------------------------------------------------
 
 
 _CHANGED = "the note has changed since the person was asked"
@@ -344,11 +347,13 @@ _CHANGED = "the note has changed since the person was asked"
 
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """A tool that changes a note. What was shown as a diff is what is written: the plan is made again and must come to the same diff.
+    """A tool that changes a note. It writes exactly the diff that was shown: it plans again and compares the
+    diffs.
 
-    `check` judges a call by its text alone; what it refuses is told to the model at once. `plan` reads the note, and what it refuses is for the
-    person: see `Preview.problem`. `hashed`: whether the result carries the note's new hash. `asserts`: whether the call works only on a certain old
-    text. Such a call is a problem when it leaves the text as it is: under a standing grant its success would confirm a guess and leave no trace.
+    `check` judges a call by its text alone; the model gets its refusals at once. `plan` reads the note; its
+    refusals are for the person (`Preview.problem`). `hashed`: whether the result has the note's new hash.
+    `asserts`: whether the call requires a certain old text. Such a call is a problem if it changes nothing:
+    under a standing grant its success would confirm a guess and leave no trace.
     """
 
     name: str
@@ -372,7 +377,7 @@ class Changing:
 
     async def preview(self, arguments: Arguments) -> Preview:
         change = await in_thread(lambda: self.plan(self.library, arguments))
-        path = arguments["filePath"]  # not the disk's spelling: which grant covers the call must not depend on whether the note can be read
+        path = arguments["filePath"]  # not the disk's spelling: the choice of grant must not depend on the note
         same = not change.creates and not change.diff
         if same and self.asserts(arguments):
             raise ToolFailed(f"{shown_path(path)}: the note is already as asked for; nothing would change")
@@ -384,7 +389,7 @@ class Changing:
         def write() -> dict[str, Any]:
             try:
                 change = self.plan(self.library, arguments)
-            except PathRefused as refused:  # its reason is about a text that the person was not shown
+            except PathRefused as refused:  # the reason is about text that the person did not see
                 raise PathRefused(refused.path, _CHANGED, "changed") from None
             if change.diff != shown.diff:
                 raise PathRefused(change.path, _CHANGED, "changed")
@@ -431,7 +436,7 @@ def _changes(library: Library) -> list[Tool]:
             library,
             lambda library, arguments: library.edits.check_edit(arguments["filePath"], _edits(arguments)),
             lambda library, arguments: library.edits.plan_edit(arguments["filePath"], _edits(arguments), arguments.get("baseHash")),
-            lambda arguments: arguments.get("baseHash") is not None,  # else it would be the hash of text that the model has not read
+            lambda arguments: arguments.get("baseHash") is not None,  # else the hash would be of text that the model has not read
             lambda arguments: True,
         ),
     ]
@@ -441,7 +446,7 @@ def _edits(arguments: Arguments) -> list[tuple[str, str]]:
     return [(one["oldText"], one["newText"]) for one in arguments["edits"]]
 
 
-# --- all of them ---------------------------------------------------------------------------------------------------------------------------------
+# --- all of them ---------------------------------------------------------------------------------
 
 
 def tools_of(library: Library) -> list[Tool]:
@@ -449,13 +454,13 @@ def tools_of(library: Library) -> list[Tool]:
 
 
 def described() -> dict[str, Tool]:
-    """The tools by name, without a vault behind them: for who only tells about them."""
+    """The tools by name, without a vault, for callers that only describe them."""
     return {tool.name: tool for tool in tools_of(None)}  # type: ignore[arg-type]
 
 
 @asynccontextmanager
 async def opened(settings: Settings, root: Path) -> AsyncIterator[list[Tool]]:
-    """The tools of the vault at `root`, its index kept up with the files while they are open."""
+    """The tools of the vault at `root`. Its index follows the files while they are open."""
     library = await asyncio.to_thread(Library, root, settings.vault.include, settings.vault.exclude)
     watching = asyncio.ensure_future(watch(library.index))
     try:

@@ -1,10 +1,13 @@
-"""A folder of Markdown notes: confined paths, notes read, indexed and searched, and changed by plans. No consent here: who calls has it."""
+"""A folder of Markdown notes: confined paths, reading, index, search, and planned changes.
+
+This package knows nothing of consent: its callers (`tools/`) ask for it.
+"""
 
 from toolwire.vault.edits import Change, Edit, Edits
 from toolwire.vault.graph import Graph
 from toolwire.vault.index import Index, Refresh
 from toolwire.vault.paths import NoteStat, NoteText, Vault
-from toolwire.vault.policy import Limits, PathRefused
+from toolwire.vault.policy import PathRefused, VaultLimits
 from toolwire.vault.search import Found, Hit
 
 __all__ = [
@@ -15,10 +18,10 @@ __all__ = [
     "Graph",
     "Hit",
     "Index",
-    "Limits",
     "NoteStat",
     "NoteText",
     "PathRefused",
     "Refresh",
     "Vault",
+    "VaultLimits",
 ]

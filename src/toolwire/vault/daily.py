@@ -1,4 +1,4 @@
-"""Where the note of a day lies: Obsidian's own setting, or its default."""
+"""The path of a day's note, by Obsidian's setting or its default."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DailySettings:
 
 
 def daily_settings(vault: Vault) -> DailySettings:
-    """Reads `.obsidian/daily-notes.json`, the one hidden file that is read, and only here; the default when there is none."""
+    """Reads `.obsidian/daily-notes.json`, the only hidden file that is read; the default if there is none."""
     try:
         folder, _ = vault.open_folder((".obsidian",), ".obsidian")
     except PathRefused:
@@ -38,12 +38,12 @@ def daily_settings(vault: Vault) -> DailySettings:
     finally:
         os.close(folder)
     try:
-        told = json.loads(os.read(fd, MOST_BYTES))
+        found = json.loads(os.read(fd, MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return DailySettings()
     finally:
         os.close(fd)
-    values = {name: told.get(name) for name in ("folder", "format", "template")} if isinstance(told, dict) else {}
+    values = {name: found.get(name) for name in ("folder", "format", "template")} if isinstance(found, dict) else {}
     texts = {name: value.strip() for name, value in values.items() if isinstance(value, str) and value.strip()}
     return DailySettings(texts.get("folder", "").strip("/"), texts.get("format", DEFAULT_FORMAT), texts.get("template", ""))
 
@@ -55,7 +55,7 @@ def daily_path(settings: DailySettings, day: date) -> str:
 
 
 def formatted(pattern: str, day: date) -> str:
-    """A date by the letters that Obsidian uses (Moment's); what is no date's part stays."""
+    """A date in the format of Moment, which Obsidian uses; other text stays."""
     week = day.isocalendar()
     ordinal = f"{day.day}{'th' if 11 <= day.day <= 13 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10, 'th')}"
     values = {

@@ -1,11 +1,12 @@
-"""Changes to notes, in two steps: a plan that touches nothing and can be shown, and its application, which does exactly that or nothing.
+"""Changes notes in two steps: a plan, which changes nothing and can be shown, and its application.
 
-- A plan knows the hash of what it was made from. When the note is another by then, it is refused: no change of someone else is lost.
-- A note is replaced as a whole: a new file beside it, written and synced, takes its name. Killed at any point, the old note is there or the new
-  one, never a half. A note that is created never takes the place of another.
-- Line ends, byte order mark and mode stay as they were; an edit changes no other byte of the note.
-- New files begin with a dot (`TEMPORARY`), so no vault shows them, and are locked while they are written; what a killed process left is removed when
-  `Edits` is made.
+- A plan has the hash of the note that it was made from. It is refused if the note has changed since, so that
+  no change of someone else is lost.
+- A note is replaced as a whole: a new file is written beside it, synced, and renamed. If the process is
+  killed, either the old or the new note exists, never half of one. Creating a note never replaces another.
+- Line ends, byte order mark and mode stay as they were. An edit changes no other byte of the note.
+- Temporary files begin with a dot (`TEMPORARY`), so no vault shows them, and are locked while they are
+  written. `Edits` removes those of a killed process when it is created.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replaces `old`, which must stand in the note exactly once, by `new`. Line ends are `\\n`, whatever the note has."""
+    """Replaces `old`, which must occur in the note exactly once, by `new`. Both have `\\n` as line end."""
 
     old: str
     new: str
@@ -42,7 +43,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A planned write. `content` is what the file will be, byte for byte; `diff` shows it, as a unified diff of the texts."""
+    """A planned write.
+
+    `content`: the exact bytes of the file after it. `diff`: a unified diff of the texts.
+    """
 
     path: str
     creates: bool
@@ -62,17 +66,17 @@ class Change:
 
 
 class Edits:
-    """Plans and applies changes of one vault."""
+    """Plans and applies the changes of one vault."""
 
     def __init__(self, vault: Vault, clean: bool = True) -> None:
         self.vault = vault
         if clean:
             clean_leftovers(vault)
 
-    # --- what the request itself shows: no file is touched -----------------------------------------------------------------------------------------
+    # --- checks of the request alone; no file is touched -----------------------------------------
 
     def check_write(self, path: str, content: str) -> None:
-        """Raises `PathRefused` for a write that no note could take."""
+        """Raises `PathRefused` for a write that is invalid for any note."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         size = len(content.encode("utf-8", "surrogatepass"))
         if size > self.vault.limits.file_bytes:
@@ -81,7 +85,7 @@ class Edits:
             raise PathRefused(path, "the content has a NUL character", "binary")
 
     def check_edit(self, path: str, edits: Iterable[tuple[str, str]]) -> None:
-        """Raises `PathRefused` for edits that no note could take."""
+        """Raises `PathRefused` for edits that are invalid for any note."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         for number, (old, new) in enumerate(edits, 1):
             if not unix(old):
@@ -89,10 +93,10 @@ class Edits:
             if unix(old) == unix(new):
                 raise PathRefused(path, f"edit {number}: the old and the new text are the same", "limit")
 
-    # --- plans -----------------------------------------------------------------------------------------------------------------------------------
+    # --- plans -----------------------------------------------------------------------------------
 
     def plan_write(self, path: str, content: str, base_sha256: str | None = None) -> Change:
-        """A whole new text for a note, or a new note. `base_sha256`: what the caller read; another note, or none, is refused."""
+        """Plans a new text for a note, or a new note. `base_sha256`: the hash that the note must have."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         raw = self._raw(path)
         self._check_base(path, raw, base_sha256)
@@ -105,7 +109,7 @@ class Edits:
         return self._change(raw.path, raw, (BOM if raw.data.startswith(BOM) else b"") + body, ())
 
     def plan_edit(self, path: str, edits: Sequence[Edit] | Iterable[tuple[str, str]], base_sha256: str | None = None) -> Change:
-        """Replacements in an existing note, one after the other; each old text must stand there exactly once."""
+        """Plans replacements in an existing note, in order; each old text must occur exactly once."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         raw = self._raw(path)
         if raw is None:
@@ -156,7 +160,7 @@ class Edits:
         )
 
     def _new_folders(self, path: str) -> tuple[str, ...]:
-        """The folders that a new note needs; refuses what can not be one."""
+        """The folders to create for a new note; raises `PathRefused` if they cannot be created."""
         names = path.split("/")[:-1]
         for depth in range(len(names), 0, -1):
             try:
@@ -179,16 +183,16 @@ class Edits:
 
     @staticmethod
     def _no_twin(folder: int, name: str, path: str) -> None:
-        """A new name must not be that of another entry on some system: they would become one there."""
+        """Refuses a new name that is equal to another entry on some system, where the two would become one."""
         with os.scandir(folder) as entries:
             twin = next((entry.name for entry in entries if key(entry.name) == key(name)), None)
         if twin is not None:
             raise PathRefused(path, f"{shown(twin)} is there already", "exists")
 
-    # --- application -----------------------------------------------------------------------------------------------------------------------------
+    # --- application -----------------------------------------------------------------------------
 
     def apply(self, change: Change) -> str:
-        """Does what was planned and returns the note's path; raises `PathRefused` when the note is no longer what the plan was made from."""
+        """Applies a plan and returns the note's path; raises `PathRefused` if the note has changed since."""
         names = self.vault.policy.segments(change.path, extensions=SEARCHED)
         if hashlib.sha256(change.content).hexdigest() != change.after_sha256:
             raise PathRefused(change.path, "the content is not what was planned", "changed")
@@ -210,7 +214,7 @@ class Edits:
         return change.path
 
     def _folder_for(self, names: tuple[str, ...], change: Change, made: list[tuple[int, str]]) -> int:
-        """Opens the note's folder, and makes it for a new note."""
+        """Opens the folder of the note; creates it for a new note."""
         if not change.creates:
             return self.vault.open_folder(names[:-1], change.path)[0]
         fd, _ = self.vault.open_folder((), change.path)
@@ -271,7 +275,7 @@ class Edits:
             os.close(fd)
 
     def _unchanged(self, folder: int, name: str, change: Change) -> int:
-        """The mode of the note in place, which must still be what the plan was made from."""
+        """Checks that the note is still the one that the plan was made from, and returns its mode."""
         try:
             raw = self.vault.read_raw(change.path)
             here = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -284,7 +288,7 @@ class Edits:
         return stat.S_IMODE(raw.stat.st_mode)
 
     def _take_new_name(self, folder: int, temporary: str, name: str, path: str) -> None:
-        """Gives the finished file its name, unless another has it."""
+        """Gives the finished file its name, unless another file has it."""
         self._no_twin(folder, name, path)
         try:
             os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -293,7 +297,7 @@ class Edits:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # A file system without links: the name is taken by an empty file, which the finished one replaces.
+            # The file system has no links: reserve the name with an empty file and replace it.
             try:
                 os.close(os.open(name, _NEW_FILE, 0o666, dir_fd=folder))
             except FileExistsError:
@@ -302,7 +306,7 @@ class Edits:
 
 
 def clean_leftovers(vault: Vault) -> int:
-    """Removes files that a killed process left; those that are being written now are locked and stay."""
+    """Removes temporary files of killed processes. Files that are being written are locked and stay."""
     removed = 0
     for _, folder in vault.folders():
         with os.scandir(folder) as entries:
@@ -319,45 +323,45 @@ def clean_leftovers(vault: Vault) -> int:
     return removed
 
 
-# --- texts ---------------------------------------------------------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
 
 def dominant(text: str) -> str:
-    """The line end that a text mostly has; `\\n` for a text without any."""
+    """The most frequent line end of a text; `\\n` for a text without any."""
     windows = text.count("\r\n")
     return max((("\n", text.count("\n") - windows), ("\r\n", windows), ("\r", text.count("\r") - windows)), key=lambda found: found[1])[0]
 
 
 def replaced(path: str, text: str, edit: Edit, newline: str, which: str = "") -> str:
-    """The text with the edit's one place replaced, all else as it is, mixed line ends too."""
+    """The text with the edit applied. All other text stays, also mixed line ends."""
     old = unix(edit.old)
     if not old:
         raise PathRefused(path, f"{which}the text to replace is empty", "limit")
     plain = unix(text)
-    place = plain.find(old)
-    if place < 0:
+    position = plain.find(old)
+    if position < 0:
         raise PathRefused(path, f"{which}the text to replace is not in the note", "changed")
-    if plain.find(old, place + 1) >= 0:
+    if plain.find(old, position + 1) >= 0:
         raise PathRefused(path, f"{which}the text to replace stands in the note more than once", "limit")
-    start, stop = raw_place(text, place), raw_place(text, place + len(old))
+    start, stop = raw_position(text, position), raw_position(text, position + len(old))
     new = unix(edit.new)
     return text[:start] + (new if newline == "\n" else new.replace("\n", newline)) + text[stop:]
 
 
-def raw_place(text: str, place: int) -> int:
-    """Where a place of `unix(text)` lies in the text itself."""
+def raw_position(text: str, position: int) -> int:
+    """The position in `text` of a position in `unix(text)`."""
     if "\r" not in text:
-        return place
+        return position
     pairs = 0
     for found in re.finditer("\r\n", text):
-        if found.start() - pairs >= place:
+        if found.start() - pairs >= position:
             break
         pairs += 1
-    return place + pairs
+    return position + pairs
 
 
 def unified(path: str, before: str, after: str, creates: bool) -> str:
-    """A unified diff of two texts; a missing last line end is told."""
+    """A unified diff of two texts; it shows a missing newline at the end."""
     old, new = before.split("\n"), after.split("\n")
     ends = [text == "" or text.endswith("\n") for text in (before, after)]
     old, new = (lines[:-1] if lines[-1] == "" else lines for lines in (old, new))

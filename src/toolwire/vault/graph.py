@@ -1,8 +1,8 @@
-"""What the index knows beyond words: links and backlinks, tags, folders, tasks, properties. Asks; changes nothing.
+"""Queries of the index beyond words: links and backlinks, tags, folders, tasks, properties. Read only.
 
-A link means the note whose path it gives, from the root or from the folder of the note it stands in; else the notes whose path ends so, those
-nearest to the root first, as Obsidian's shortest links do. Every answer leaves out what the vault's policy does not serve, is ordered, and is cut
-at `most`.
+A link means the note at its path, from the root or from the folder of the linking note; else the notes whose
+path ends with it, those nearest to the root first, as Obsidian's shortest links do. Every answer is ordered,
+has at most `most` entries, and leaves out what the vault's policy does not serve.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class TagCount:
 
 @dataclass(frozen=True, slots=True)
 class LinkOut:
-    """A link of a note. `path`: the note it leads to; None when there is none. `attachment`: it leads to a file that is no note."""
+    """A link of a note.
+
+    `path`: the linked note, or None. `attachment`: the target is a file that is not a note.
+    """
 
     target: str
     heading: str
@@ -60,7 +63,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class FolderLine:
-    """A folder with the number of notes in it and beneath it."""
+    """A folder with the number of notes in it and in its subfolders."""
 
     path: str
     notes: int
@@ -74,7 +77,7 @@ class Listing:
 
 
 class Graph:
-    """Questions to one index."""
+    """The queries of one index."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -86,14 +89,14 @@ class Graph:
     def _allowed(self, path: str) -> bool:
         return self.index.vault.policy.allows(path)
 
-    # --- links -----------------------------------------------------------------------------------------------------------------------------------
+    # --- links -----------------------------------------------------------------------------------
 
     def resolve(self, name: str, source: str = "") -> list[str]:
         """The notes that a link may mean, the best first."""
         return self._ask(lambda connection: [path for path in resolved(connection, name, source) if self._allowed(path)])
 
     def links(self, path: str, most: int = MOST) -> list[LinkOut]:
-        """The links of a note, in their order."""
+        """The links of a note, in order."""
 
         def question(connection: sqlite3.Connection) -> list[LinkOut]:
             asked = "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note WHERE path = ? ORDER BY number LIMIT ?"
@@ -106,7 +109,7 @@ class Graph:
         return self._ask(question) if self._allowed(path) else []
 
     def backlinks(self, path: str, most: int = MOST) -> list[Backlink]:
-        """The links that lead to a note, by the paths and lines they stand in."""
+        """The links to a note, ordered by path and line."""
 
         def question(connection: sqlite3.Connection) -> list[Backlink]:
             asked = """SELECT path, target, line, alias, heading, embed FROM links JOIN notes ON notes.id = note
@@ -126,7 +129,7 @@ class Graph:
         return self._ask(question)
 
     def unresolved(self, most: int = MOST) -> list[tuple[str, int]]:
-        """Targets that no note has, with the number of links to them, the most wanted first."""
+        """Targets without a note, with the number of links to them, the most linked first."""
 
         def question(connection: sqlite3.Connection) -> list[tuple[str, int]]:
             asked = """SELECT target, count(*) FROM links WHERE target <> '' AND name_key NOT IN (SELECT name_key FROM notes)
@@ -136,7 +139,7 @@ class Graph:
         return self._ask(question)
 
     def orphans(self, most: int = MOST) -> list[str]:
-        """Notes that no link names."""
+        """Notes without links to them."""
 
         def question(connection: sqlite3.Connection) -> list[str]:
             asked = """SELECT path FROM notes WHERE NOT EXISTS
@@ -154,21 +157,21 @@ class Graph:
                 number += 1
                 yield path
 
-    # --- tags, folders, tasks, properties --------------------------------------------------------------------------------------------------------
+    # --- tags, folders, tasks, properties --------------------------------------------------------
 
     def tags(self, most: int = MOST) -> list[TagCount]:
-        """All tags, the most used first. A tag with different cases is one."""
+        """All tags, the most used first, regardless of case."""
         asked = "SELECT min(tag), count(*) FROM tags GROUP BY key ORDER BY count(*) DESC, key LIMIT ?"
         return self._ask(lambda connection: [TagCount(*row) for row in connection.execute(asked, (most,))])
 
     def tagged(self, tag: str, most: int = MOST) -> list[str]:
-        """The notes with a tag or one nested in it."""
+        """The notes with a tag or a tag nested in it."""
         wanted = key(sayable(tag).strip().lstrip("#").strip("/"))
         asked = "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note WHERE key = ? OR (key > ? AND key < ?) ORDER BY path"
         return self._ask(lambda connection: list(self._some(connection.execute(asked, (wanted, f"{wanted}/", f"{wanted}0")), most)))
 
     def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> Listing:
-        """What lies in a folder, and in those beneath it down to `depth`; deeper folders are only counted."""
+        """The content of a folder and its subfolders down to `depth`; deeper notes are only counted."""
         self.index.vault.policy.segments(folder, folder=True)
         prefix = f"{folder}/" if folder else ""
 
@@ -192,7 +195,7 @@ class Graph:
         return self._ask(question)
 
     def tasks(self, done: bool | None = None, path: str | None = None, under: str = "", most: int = MOST) -> list[tuple[str, Task]]:
-        """Tasks with the paths of their notes; `done` None: all."""
+        """Tasks with the paths of their notes. `done` None: all."""
         prefix = f"{sayable(under).rstrip('/')}/" if under else ""
         asked = "SELECT path, status, text, line FROM tasks JOIN notes ON notes.id = note"
         asked += " WHERE path = ?" if path is not None else " WHERE substr(path, 1, ?) = ?"
@@ -234,7 +237,7 @@ def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> lis
 
 
 def _joined(folder: str, target: str) -> str | None:
-    """A relative path from a folder; None when it would leave the vault."""
+    """The path of a target relative to a folder; None if it would leave the vault."""
     names = folder.split("/") if folder else []
     for name in target.split("/"):
         if name == "..":

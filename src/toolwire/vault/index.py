@@ -1,7 +1,7 @@
-"""The index: a vault's notes in SQLite, kept up with the files by their times and sizes.
+"""The index: a vault's notes in SQLite, updated by the files' times and sizes.
 
-A file that is no database, of another format or damaged is replaced by a new one and built again; what is damaged is found when it is used. One
-writer at a time among all processes (`place.py`); readers never wait. `refresh.py` says what is in it.
+A database that is damaged or of another format is replaced by a new one; damage is found when it is used.
+Among all processes one writes at a time, and readers never wait. `refresh.py` defines the tables.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathRefused
 from toolwire.vault.refresh import COLUMNS, INCOMPLETE, SCHEMA, SHIFT, Progress, Refresh, Refresher, fingerprint
 
-# --- place ------------------------------------------------------------
+# --- location ------------------------------------------------------------------------------------
 #
-# Where an index lies: a folder of its owner's alone in the user's cache, named after the vault and the
-# policy it was made by. A database's name is never used twice: to rebuild is to begin a new file and to
-# point `current` at it. So a process that still has the old file open reads on undisturbed, and can not
-# harm the new one. One process writes at a time, by a lock on the file `lock`, which a killed process lets
-# go of.
+# An index has a private folder in the user's cache, named after the vault and its policy. The name of a
+# database is never used twice: a rebuild begins a new file and points `current` at it. A process that still
+# has the old file open reads on undisturbed and cannot harm the new one. A lock on the file `lock` lets one
+# process write at a time; the system releases it when the process ends.
 
 _GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
 FORGOTTEN_S = 7 * 24 * 3600.0
-"""The age at which the index of another policy over the same vault is removed: it may hold notes that are excluded now."""
+"""The age at which the index of another policy is removed: it may contain notes that are excluded now."""
 LOOK_S = 0.05
 
 
@@ -45,8 +44,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "toolwire" / "vaults"
 
 
-class Place:
-    """The folder of one index."""
+class Location:
+    """The location of one index."""
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:
         root = hashlib.sha256(os.fsencode(vault.root)).hexdigest()[:20]
@@ -60,12 +59,12 @@ class Place:
             raise self.unusable(error) from None
 
     def unusable(self, error: Exception) -> PathRefused:
-        """What a person is told when the folder does not let an index be kept in it."""
+        """The error for a folder that cannot hold an index."""
         why = getattr(error, "strerror", None) or error
         return PathRefused(str(self.folder), f"the index can not be kept here: {why} (XDG_CACHE_HOME may name another folder)", "index")
 
     def current(self) -> Path | None:
-        """The database in force; None when there is none yet."""
+        """The current database; None if there is none yet."""
         try:
             name = (self.folder / "current").read_text().strip()
         except (OSError, ValueError):
@@ -73,19 +72,22 @@ class Place:
         return self.folder / name if _GENERATION.fullmatch(name) else None
 
     def begin(self) -> Path:
-        """An empty file for a new database, readable by its owner only. Not in force before `publish`."""
+        """Creates an empty file for a new database, readable only by its owner.
+
+        `publish` makes it current.
+        """
         path = self.folder / f"index-{secrets.token_hex(8)}.db"
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return path
 
     def drop(self, path: Path) -> None:
-        """Removes a database that did not come to be."""
+        """Removes a database that was not finished."""
         with suppress(OSError):
             for file in self.folder.glob(f"{path.name}*"):
                 file.unlink(missing_ok=True)
 
     def publish(self, path: Path) -> None:
-        """Puts a database in force and removes the others. Call it under the lock."""
+        """Makes a database the current one and removes the others. The caller holds the lock."""
         pointer = self.folder / f"current-{secrets.token_hex(4)}"
         fd = os.open(pointer, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as file:
@@ -105,7 +107,7 @@ class Place:
 
     @contextmanager
     def writing(self, wait: bool = True, cancelled: Callable[[], bool] | None = None) -> Iterator[bool]:
-        """Holds the lock; gives False when another process has it and it is not waited for, or the wait was cancelled."""
+        """Holds the lock; yields False if another process has it and the wait is off or cancelled."""
         fd = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             yield self._lock(fd, wait, cancelled)
@@ -130,9 +132,9 @@ def _newest(folder: Path) -> float:
 
 APPLICATION = 0x74776976
 MALFORMED = (*(f"no such table: {table}" for table in ("meta", "notes", "words")), INCOMPLETE)
-"""What SQLite takes for a mistake of the question, and what is missing where it can not be."""
+"""Errors that look like a wrong query but mean that the database is damaged."""
 OUTSIDE = tuple(f"SQLITE_{name}" for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED", "CORRUPT", "NOTADB", "NOMEM"))
-"""Errors that come from the folder, the disk or another process, not from a mistake of this code."""
+"""Errors of the folder, the disk or another process, not of this code."""
 BUSY_MS = 10_000
 _SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA temp_store = MEMORY", f"PRAGMA busy_timeout = {BUSY_MS}")
 
@@ -140,11 +142,14 @@ __all__ = ["COLUMNS", "SHIFT", "Index", "Progress", "Refresh"]
 
 
 class Index:
-    """The index of one vault. `search.py` and `graph.py` ask it; `refresh` keeps it up. May be used by several threads."""
+    """The index of one vault.
+
+    `search.py` and `graph.py` query it; `refresh` updates it. Safe for several threads.
+    """
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:
         self.vault = vault
-        self.place = Place(vault, cache)
+        self.location = Location(vault, cache)
         self._reading = threading.RLock()
         self._reader: sqlite3.Connection | None = None
         self._path: Path | None = None
@@ -161,11 +166,11 @@ class Index:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # --- asking ----------------------------------------------------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection to ask, within one state of the index."""
+        """A connection for queries, within one state of the index."""
         with self._reading:
             connection = self._connected()
             connection.execute("BEGIN")
@@ -176,7 +181,10 @@ class Index:
                     connection.rollback()
 
     def ask(self, question: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Asks; when the index turns out to be damaged it is built again, once, and asked again. Raises `PathRefused` where none can be kept."""
+        """Runs a query.
+
+        A damaged index is rebuilt, once, and queried again. Raises `PathRefused` if none can be kept.
+        """
         with self._usable():
             try:
                 with self.reading() as connection:
@@ -191,23 +199,23 @@ class Index:
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
-        """Tells what the folder or the disk does not let be done as one line."""
+        """Turns errors of the folder or the disk into a refusal of one line."""
         try:
             yield
         except OSError as error:
-            raise self.place.unusable(error) from None
+            raise self.location.unusable(error) from None
         except sqlite3.DatabaseError as error:
             if not str(getattr(error, "sqlite_errorname", "")).startswith(OUTSIDE):
                 raise
-            raise self.place.unusable(error) from None
+            raise self.location.unusable(error) from None
 
     def _connected(self) -> sqlite3.Connection:
-        path = self.place.current()
+        path = self.location.current()
         if self._reader is not None and path == self._path:
             return self._reader
         self.close()
         if path is None or not self._sound(path):
-            with self.place.writing():
+            with self.location.writing():
                 path = self._ensure()
         self._reader, self._path = connect(path), path
         return self._reader
@@ -230,36 +238,38 @@ class Index:
         return {"root": str(self.vault.root), "policy": self.vault.policy.described(), "fingerprint": fingerprint()}
 
     def _ensure(self) -> Path:
-        """The sound database in force, made if need be. Call it under the lock."""
-        path = self.place.current()
+        """The current database, created if it is missing or unsound. The caller holds the lock."""
+        path = self.location.current()
         if path is not None and self._sound(path):
             return path
-        path = self.place.begin()
+        path = self.location.begin()
         try:
             with closing(connect(path)) as connection:
                 connection.executescript(f"PRAGMA application_id = {APPLICATION}; BEGIN; {SCHEMA}")
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", self._identity().items())
                 connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', 16777216)")
                 connection.commit()
-            self.place.publish(path)
+            self.location.publish(path)
         except BaseException:
-            self.place.drop(path)
+            self.location.drop(path)
             raise
         return path
 
     def _discard(self) -> None:
-        """Forgets the database in force, unless another process has replaced it already."""
-        with self.place.writing():
-            if self.place.current() == self._path:
+        """Drops the current database, unless another process has already replaced it."""
+        with self.location.writing():
+            if self.location.current() == self._path:
                 with suppress(OSError):
-                    os.unlink(self.place.folder / "current")
+                    os.unlink(self.location.folder / "current")
         self.close()
 
-    # --- keeping up ------------------------------------------------------------------------------------------------------------------------------
+    # --- updates ---------------------------------------------------------------------------------
 
     def refresh(self, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None, wait: bool = True) -> Refresh:
-        """Brings the index up to the files. `wait=False`: returns at once, `busy`, when another process is at it. Raises `PathRefused` where no index
-        can be kept."""
+        """Updates the index from the files. Raises `PathRefused` if no index can be kept.
+
+        `wait=False`: returns `busy` at once if another process is updating.
+        """
         with self._usable():
             return self._refreshed(progress, cancelled, wait)
 
@@ -267,10 +277,10 @@ class Index:
         began = time.monotonic()
         done = Refresh()
         for attempt in (1, 2):
-            with self.place.writing(wait, cancelled) as held:
+            with self.location.writing(wait, cancelled) as held:
                 if not held:
                     return Refresh(busy=True, cancelled=bool(cancelled and cancelled()))
-                before = self.place.current()
+                before = self.location.current()
                 path = self._ensure()
                 done = Refresh(rebuilt=done.rebuilt or path != before)
                 try:
@@ -280,7 +290,7 @@ class Index:
                 except sqlite3.DatabaseError as error:
                     if attempt == 2 or not damaged(error):
                         raise
-                    os.unlink(self.place.folder / "current")
+                    os.unlink(self.location.folder / "current")
         done.seconds = time.monotonic() - began
         return done
 
@@ -290,7 +300,7 @@ class Index:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Opens an existing file; transactions are begun by hand."""
+    """Opens an existing database. Transactions begin explicitly."""
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
     try:
         for setting in _SETTINGS:
@@ -302,18 +312,17 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def damaged(error: sqlite3.DatabaseError) -> bool:
-    """Whether an error speaks of the file itself: not of a lock, a full disk or a wrong question."""
+    """Whether an error means a damaged file, and not a lock, a full disk or a wrong query."""
     name = str(getattr(error, "sqlite_errorname", ""))
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_INTERRUPT", "SQLITE_NOMEM", "SQLITE_IOERR_WRITE")):
         return False
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FORMAT")) or str(error) in MALFORMED
 
 
-# --- watch ------------------------------------------------------------
+# --- watch ---------------------------------------------------------------------------------------
 #
-# Keeps an index up with the files while something runs, by looking again and again. No system service, no
-# dependency. A look costs a walk over the folder's entries; the pause grows with what it took, so that
-# watching never uses more than a small share of a processor.
+# Updates an index while a program runs, by polling. It needs no system service and no dependency. A poll
+# walks the folder's entries; the pause grows with the time that it took, so polling uses little CPU.
 
 log = logging.getLogger("toolwire.vault")
 INTERVAL_S = 2.0
@@ -321,8 +330,11 @@ SHARE = 0.05
 
 
 async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, interval_s: float = INTERVAL_S) -> None:
-    """Refreshes until it is cancelled; `changed` is told, in the event loop, of each refresh that found something. Cancelled in the middle of a
-    refresh it ends that soon and leaves the index whole."""
+    """Refreshes until it is cancelled. Calls `changed`, in the event loop, after each refresh that found
+    changes.
+
+    A cancelled refresh ends soon and leaves the index consistent.
+    """
     stop = threading.Event()
     try:
         while True:
@@ -333,7 +345,7 @@ async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, 
                 if done.touched and changed is not None:
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
-                known = isinstance(error, PathRefused) and error.kind == "index"  # whoever asks for something is told
+                known = isinstance(error, PathRefused) and error.kind == "index"  # callers get it too
                 log.log(logging.INFO if known else logging.WARNING, "the vault could not be looked at: %s", error)
             await asyncio.sleep(pause)
     finally:
@@ -341,7 +353,7 @@ async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, 
 
 
 async def _in_thread(index: Index, stop: threading.Event) -> Refresh:
-    """The thread is waited for also when the caller is cancelled: it ends at the next note."""
+    """Refreshes in a thread, and waits for it also if the caller is cancelled: it stops at the next note."""
     work = asyncio.ensure_future(asyncio.to_thread(index.refresh, None, stop.is_set, False))
     try:
         return await asyncio.shield(work)

@@ -1,10 +1,12 @@
-"""What stands in a note: frontmatter, headings and the chunks between them, tags, aliases, links, tasks. Pure and linear; any text is a note.
+"""Parses a note: frontmatter, headings, chunks, tags, aliases, links, tasks. Pure and linear; any text is a
+note.
 
-As Obsidian reads it: code (fenced blocks and spans) holds no headings, tags, links or tasks; a tag begins after white space and has a character that
-is no digit; `[[Note#Heading|alias]]` and `[alias](Note.md)` are links, with `!` before them embeds; links in properties count.
+The rules are Obsidian's. Code (fenced blocks and spans) contains no headings, tags, links or tasks. A tag
+begins after white space and has a character that is not a digit. `[[Note#Heading|alias]]` and
+`[alias](Note.md)` are links, and embeds with a `!` before them. Links in properties count too.
 
-Chunks cover the whole text without a gap: one for each heading and one for what stands before the first; a long one is cut at a line. Lines are
-counted from 1, and line ends are `\\n`.
+Chunks cover the whole text without a gap: one for each heading and one for the text before the first. A long
+chunk is cut at a line. Lines count from 1 and end in `\\n`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from urllib.parse import unquote
 from toolwire.vault.frontmatter import Frontmatter, Value, frontmatter, texts
 
 CHUNK = 6000
-"""The characters after which a chunk is cut."""
+"""The most characters of a chunk."""
 MOST_CHUNKS = 1 << 12
 
 
@@ -31,7 +33,7 @@ class Heading(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A piece of the text from `start` to `end`, with the headings above it, its own included."""
+    """A piece of the text from `start` to `end`, with its own heading and those above it."""
 
     headings: tuple[str, ...]
     first_line: int
@@ -41,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 class Link(NamedTuple):
-    """`target` as written, without heading and alias; empty for a link within the note."""
+    """A link. `target`: as written, without heading and alias; empty for a link within the note."""
 
     target: str
     heading: str
@@ -51,7 +53,7 @@ class Link(NamedTuple):
 
 
 class Task(NamedTuple):
-    """`status` is the character in the brackets: a space is open, `x` is done."""
+    """A task. `status`: the character in the brackets; a space is open, `x` is done."""
 
     status: str
     text: str
@@ -65,7 +67,7 @@ class Task(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Note:
     title: str
-    """From the frontmatter; empty when there is none, and then the file's name is the title."""
+    """From the frontmatter; if empty, the file's name is the title."""
     properties: Mapping[str, Value] = field(default_factory=dict)
     headings: list[Heading] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -77,7 +79,8 @@ class Note:
     """Where the text after the frontmatter begins."""
 
 
-# Each begins with a letter of its own, and what stands before it is looked at after: so it is found many times faster.
+# Each pattern begins with a literal character, and the text before a match is checked afterwards, because `re`
+# finds such patterns many times faster.
 _HEADING = re.compile(r"#(#{0,5})[ \t]+([^\n]+)")
 _UNDERLINE = re.compile(r"\n {0,3}(=+|-{3,})[ \t]*(?=\n|\Z)")
 _UNDERLINED = re.compile(r" {0,3}([^\s#>\-*+=`~|<\d][^\n]*)")
@@ -94,7 +97,7 @@ _NOT_NEWLINE = re.compile(r"[^\n]+")
 
 
 def parse(text: str) -> Note:
-    """Reads a note whose line ends are `\\n`."""
+    """Parses a note. Its lines end in `\\n`."""
     head = frontmatter(text)
     plain = without_code(text, head.end)
     lines = _Lines(plain)
@@ -108,30 +111,30 @@ def parse(text: str) -> Note:
 
 
 class _Lines:
-    """Line numbers of places that are asked for in rising order, or by search."""
+    """Line numbers of positions. Fast for rising positions; other orders cost a search."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._starts: list[int] | None = None
-        self._place, self._line = 0, 1
+        self._position, self._line = 0, 1
 
-    def at(self, place: int) -> int:
-        if place < self._place:
-            self._place, self._line = 0, 1
+    def at(self, position: int) -> int:
+        if position < self._position:
+            self._position, self._line = 0, 1
             if self._starts is None:
                 self._starts = [found.end() for found in re.finditer("\n", self._text)]
         if self._starts is not None:
-            return bisect_right(self._starts, place) + 1
-        self._line += self._text.count("\n", self._place, place)
-        self._place = place
+            return bisect_right(self._starts, position) + 1
+        self._line += self._text.count("\n", self._position, position)
+        self._position = position
         return self._line
 
 
-# --- code ----------------------------------------------------------------------------------------------------------------------------------------
+# --- code ----------------------------------------------------------------------------------------
 
 
 def without_code(text: str, start: int = 0) -> str:
-    """The text with its code blanked: the same length and the same lines."""
+    """The text with spaces instead of code: the same length and the same lines."""
     if "`" not in text and "~~~" not in text:
         return text
     out: list[str] = []
@@ -149,7 +152,7 @@ def without_code(text: str, start: int = 0) -> str:
 
 
 def _without_spans(text: str) -> str:
-    """Blanks `code` between runs of as many backticks, within a paragraph."""
+    """Blanks inline code: between runs of equally many backticks, within a paragraph."""
     runs = list(_TICKS.finditer(text))
     if len(runs) < 2:
         return text
@@ -161,7 +164,7 @@ def _without_spans(text: str) -> str:
         following[length] = number
     out: list[str] = []
     place = number = 0
-    paragraph = -1  # where the paragraph ends that the last run stands in
+    paragraph = -1  # the end of the last run's paragraph
     while number < len(runs):
         other = partner[number]
         begin = runs[number].start()
@@ -178,7 +181,7 @@ def _without_spans(text: str) -> str:
     return "".join([*out, text[place:]])
 
 
-# --- the parts -----------------------------------------------------------------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------
 
 
 def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
@@ -201,7 +204,7 @@ def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
 
 
 def _without_closing(text: str) -> str:
-    """A heading without the `#` at its end."""
+    """A heading without closing `#`."""
     bare = text.rstrip(" \t").rstrip("#")
     return bare if bare[-1:] in ("", " ", "\t") else text
 
@@ -223,7 +226,7 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[Chunk]:
 
 
 def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[Chunk]) -> None:
-    """Adds the piece, cut at lines where it is long."""
+    """Adds the text from `start` to `end` as chunks, cut at lines if it is long."""
     while True:
         stop = end
         if end - start > CHUNK and len(found) < MOST_CHUNKS - 1 - MOST_CHUNKS // 2:
@@ -239,7 +242,7 @@ def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, 
 
 
 def _tags(plain: str, head: Frontmatter) -> list[str]:
-    """In the order they stand in, the frontmatter's first, without their `#`; each once, whatever its case."""
+    """The tags without their `#`, the frontmatter's first, in order. Each once, regardless of case."""
     found: dict[str, str] = {}
     for name in ("tags", "tag"):
         if name in head.properties:

@@ -1,12 +1,18 @@
-"""Confinement: a vault is opened once, as a folder's descriptor, and every file in it is opened from there, name by name, following no link.
+"""Confinement: no path leads out of the vault. POSIX only.
 
-- Each folder is opened relative to the one before it (`openat`) with O_NOFOLLOW, so whatever is swapped meanwhile, no step leaves the vault.
-- A file is served when it is a regular file by what was opened, not by what stood in the folder a moment ago; its size is known before it is read.
+The vault is opened once, as the descriptor of its folder. Every file is opened from there, name by name,
+without following links.
+
+- Each folder is opened relative to the one before it (`openat`) with O_NOFOLLOW, so no step leaves the vault,
+  even if something is swapped meanwhile.
+- A file must be a regular file after it was opened, not only when the folder was listed. Its size is known
+  before it is read.
 - Opening never waits (O_NONBLOCK): a FIFO is refused, not read. A device is refused before it is opened.
-- Spelling: a path names the entry that is spelled alike; else the only entry that is equal after Unicode normalisation (NFC). macOS keeps
-  decomposed names (NFD), models write composed ones, and both find the note. Results carry the folder's own spelling. Two entries that differ only
-  in normalisation are each found by their exact spelling alone.
-- Nothing outlives its call but the vault's descriptor. POSIX only.
+- A path names the entry with the same spelling, else the only entry that is equal after Unicode normalization
+  (NFC). macOS keeps decomposed names (NFD) and models write composed ones; both find the note. Results have
+  the folder's spelling. If two entries differ only in normalization, each is found by its exact spelling
+  alone.
+- Only the vault's descriptor stays open after a call.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 
-from toolwire.vault.policy import READABLE, Limits, PathRefused, Policy, extension, link_ends, link_key, link_order, name_refused, same
+from toolwire.vault.policy import READABLE, PathRefused, Policy, VaultLimits, extension, link_ends, link_key, link_order, name_refused, same
 
 _COMMON = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 OPEN_FILE = _COMMON | getattr(os, "O_NOCTTY", 0)
@@ -36,14 +42,14 @@ KINDS = (
 )
 
 GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
-"""What opening a folder fails with that went away, or became something else, since its name was read."""
+"""The errors of opening a folder that was removed or replaced after its name was read."""
 
 FileId = tuple[int, int]
 """Device and inode."""
 
 
 class Entry(NamedTuple):
-    """A file that a walk found, by the folder's own spelling."""
+    """A file that a walk found, in the folder's spelling."""
 
     path: str
     size: int
@@ -61,7 +67,7 @@ class NoteStat:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A file's bytes with what was known of it when it was opened. `settled`: it did not change while it was read."""
+    """The bytes of a file and its status after reading. `settled`: it did not change while it was read."""
 
     path: str
     data: bytes
@@ -71,8 +77,11 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class NoteText:
-    """What was read. `text` has `\\n` between lines and no byte order mark; `size` and `sha256` are those of the whole file, as bytes. Lines are
-    counted from 1; `truncated` says that lines after `end_line` were asked for and left out."""
+    """The text of a file, or some of its lines.
+
+    `text` has `\\n` between lines and no byte order mark. `size` and `sha256` are those of the whole file's
+    bytes. Lines count from 1. `truncated`: requested lines after `end_line` were left out.
+    """
 
     path: str
     text: str
@@ -87,7 +96,7 @@ class NoteText:
 
 
 def decoded(path: str, data: bytes) -> str:
-    """The text of a file, its line ends as they are, without a byte order mark; raises `PathRefused` for what is not text."""
+    """The text of a file with its own line ends and no byte order mark; raises `PathRefused` for binary."""
     if b"\0" in data:
         raise PathRefused(path, "a binary file, not text", "binary")
     try:
@@ -112,14 +121,16 @@ def size_shown(size: int) -> str:
 
 
 def too_large(size: int, most: int) -> str:
-    """Why a file of that size is refused."""
+    """The reason to refuse a file of this size."""
     return f"too large: {size_shown(size)}, the limit is {size_shown(most)}"
 
 
 class Vault:
-    """A folder of notes. Close it, or use it with `with`. May be used by several threads."""
+    """A folder of notes. Close it, or use it in a `with` statement. Safe for several threads."""
 
-    def __init__(self, root: str | os.PathLike[str], include: Iterable[str] = (), exclude: Iterable[str] = (), limits: Limits | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None
+    ) -> None:
         if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd:
             raise OSError("a vault needs a system that opens files relative to a folder (POSIX)")
         self.root = Path(os.path.realpath(os.path.expanduser(root)))
@@ -142,13 +153,13 @@ class Vault:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # --- opening ---------------------------------------------------------------------------------------------------------------------------------
+    # --- opening ---------------------------------------------------------------------------------
 
     def open_folder(self, names: Sequence[str], path: str) -> tuple[int, list[str]]:
-        """A descriptor of the folder, which the caller closes, and its names as the disk spells them."""
+        """A descriptor of the folder, which the caller closes, and its names in the disk's spelling."""
         try:
             fd = os.open(".", OPEN_FOLDER, dir_fd=self._fd)
-        except OSError as error:  # it was closed, or its disk is gone
+        except OSError as error:  # the vault was closed, or its disk was removed
             raise PathRefused(path, f"the vault can not be read: {error.strerror}", "unreadable") from None
         spelled: list[str] = []
         try:
@@ -174,7 +185,7 @@ class Vault:
         return fd, spelled
 
     def open_file(self, path: str) -> tuple[int, str, os.stat_result]:
-        """A descriptor of the file, which the caller closes, its path as the disk spells it, and what it is."""
+        """A descriptor of the file, which the caller closes, its path in the disk's spelling, and its status."""
         names = self.policy.segments(path)
         folder, spelled = self.open_folder(names[:-1], path)
         try:
@@ -201,14 +212,14 @@ class Vault:
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except OSError as again:
                 _refuse(again, folder, name, path)
-        _regular(found, path)  # before it is opened: to open a device can do something
+        _regular(found, path)  # before it is opened: opening a device can have an effect
         try:
             return os.open(name, OPEN_FILE, dir_fd=folder), name
         except OSError as error:
             _refuse(error, folder, name, path)
 
     def _respelled(self, folder: int, name: str, path: str) -> str | None:
-        """The only entry that equals the name after normalisation."""
+        """The only entry that is equal to the name after normalization."""
         wanted = same(name)
         if name.isascii():
             return None
@@ -221,7 +232,7 @@ class Vault:
             raise PathRefused(path, "several files have this name and differ only in how accents are spelled", "missing")
         return found[0] if found and name_refused(found[0], self.limits) is None else None
 
-    # --- reading ---------------------------------------------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def stat(self, path: str) -> NoteStat:
         fd, real, found = self.open_file(path)
@@ -229,12 +240,12 @@ class Vault:
         return NoteStat(real, found.st_size, found.st_mtime_ns, (found.st_dev, found.st_ino))
 
     def read_raw(self, path: str) -> Raw:
-        """The bytes of a file, whatever they are; raises `PathRefused`, also for a file over the limit."""
+        """The bytes of a file; raises `PathRefused`, also for a file over the limit."""
         fd, real, found = self.open_file(path)
         return self._all_of(fd, found, real)
 
     def read_found(self, entry: Entry, folder: int) -> Raw:
-        """The same for a file that `scan` has just found, from the folder that it gave."""
+        """The bytes of a file that `scan` has just found, in the folder that it yielded."""
         fd, _ = self._open_in(folder, entry.path.rpartition("/")[2], entry.path)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -243,7 +254,7 @@ class Vault:
         return self._all_of(fd, found, entry.path)
 
     def _all_of(self, fd: int, found: os.stat_result, path: str) -> Raw:
-        """Reads and closes."""
+        """Reads the whole file and closes the descriptor."""
         try:
             most = self.limits.file_bytes
             if found.st_size > most:
@@ -266,7 +277,10 @@ class Vault:
         return Raw(path, parts[0] if len(parts) == 1 else b"".join(parts), after, settled)
 
     def read(self, path: str, start_line: int | None = None, end_line: int | None = None, max_bytes: int | None = None) -> NoteText:
-        """A file's text, or the lines from `start_line` to `end_line`, both included. `max_bytes` cuts after a whole line, and says so."""
+        """The text of a file, or its lines from `start_line` to `end_line`.
+
+        `max_bytes` cuts after a whole line.
+        """
         if (start_line is not None and start_line < 1) or (end_line is not None and end_line < (start_line or 1)):
             raise PathRefused(path, "lines are counted from 1, and the last must not come before the first", "limit")
         raw = self.read_raw(path)
@@ -286,7 +300,7 @@ class Vault:
         return NoteText(raw.path, text, len(raw.data), digest, found.st_mtime_ns, (found.st_dev, found.st_ino), first, last, total, truncated)
 
     def read_many(self, paths: Sequence[str]) -> list[NoteText | PathRefused]:
-        """Several files within the limits of a call, in their order; what can not be read stands as its refusal."""
+        """Several files within the limits of a call, in order; a file that cannot be read is its refusal."""
         found: list[NoteText | PathRefused] = []
         left = self.limits.call_bytes
         for number, path in enumerate(paths):
@@ -302,10 +316,13 @@ class Vault:
                 found.append(refused)
         return found
 
-    # --- walking ---------------------------------------------------------------------------------------------------------------------------------
+    # --- walking ---------------------------------------------------------------------------------
 
     def folders(self, under: str = "") -> Iterator[tuple[str, int]]:
-        """Every folder with its descriptor, which is closed when the walk goes on; parents before children, in no further order."""
+        """Every folder with its descriptor, which is closed when the walk continues.
+
+        Parents come before children.
+        """
         stack = [under]
         self.policy.segments(under, folder=True)
         while stack:
@@ -323,15 +340,20 @@ class Vault:
                 os.close(fd)
 
     def walk(self, under: str = "", extensions: tuple[str, ...] = READABLE) -> Iterator[Entry]:
-        """Every file that is served, in the order of their paths' letters. A folder that can not be read is left out; the vault itself raises."""
+        """Every file that the vault serves, ordered by path.
+
+        Skips unreadable folders; an unreadable vault raises.
+        """
         for entry, _ in self.scan(under, extensions):
             yield entry
 
     def scan(
         self, under: str = "", extensions: tuple[str, ...] = READABLE, left_out: Callable[[PathRefused], None] | None = None
     ) -> Iterator[tuple[Entry, int]]:
-        """The same with the descriptor of the file's folder, which is valid until the walk goes on. `left_out` is told of each folder that can not
-        be read."""
+        """The same, with the descriptor of the file's folder, which is valid until the walk continues.
+
+        `left_out` is called for each folder that cannot be read.
+        """
         self.policy.segments(under, folder=True)
         prefix = f"{under}/" if under else ""
         try:
@@ -372,7 +394,7 @@ class Vault:
                 os.close(fd)
 
     def _sorted(self, fd: int, prefix: str, left_out: Callable[[PathRefused], None] | None) -> Iterator[tuple[str, bool]]:
-        """A folder's entries so that a walk into it gives paths in the order of their letters."""
+        """The entries of a folder in an order that makes the walk yield sorted paths."""
         names = self._names(fd, prefix.rstrip("/"), left_out)
         return iter(sorted(names, key=lambda found: found[0] + "/" if found[1] else found[0]))
 
@@ -397,8 +419,11 @@ class Vault:
         return found
 
     def resolve_link(self, name: str, under: str = "") -> list[str]:
-        """The files that a wiki link may mean, the best first: the path itself, then files of that name, those nearest to the root first. Walks the
-        vault; the index answers the same from its tables."""
+        """The files that a wiki link may mean, the best first: the path itself, then files nearest to the
+        root.
+
+        Walks the vault; `Graph.resolve` answers the same from the index.
+        """
         wanted = link_key(name)
         if not wanted:
             return []
@@ -413,7 +438,7 @@ def _regular(found: os.stat_result, path: str) -> None:
 
 
 def _refuse(error: OSError, at: int, name: str, path: str, folder: bool = False) -> NoReturn:
-    """Says why an entry could not be opened."""
+    """Raises the refusal that explains why an entry could not be opened."""
     if error.errno in (errno.ENOENT, errno.ESTALE):
         raise PathRefused(path, "not found", "missing") from None
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EMLINK):

@@ -1,11 +1,13 @@
-"""Which paths a vault has: one policy of names for search, read, list and write. Pure; `paths.py` does the opening.
+"""Which paths a vault serves: one policy for search, read, list and write. Pure; `paths.py` opens the files.
 
-A path is a relative one with slashes, spelled as the folder spells it. What is refused is refused by the text alone, before anything is touched,
-and on every system alike, because a vault travels: a name that is harmless here may be a device or a hidden folder where it is synced to. The
-rules are the tables `PATH_RULES` and `NAME_RULES`. Nothing is decoded, expanded or cleaned: `%2e%2e` and `~` are letters of a name.
+A path is relative, with slashes, in the spelling of the folder. The policy refuses a path by its text alone,
+before any file is touched, and alike on every system. A vault may be synced to another system, where a name
+that is harmless here is a device or a hidden folder. The rules are the tables `PATH_RULES` and `NAME_RULES`.
+Nothing is decoded, expanded or cleaned: `%2e%2e` and `~` are ordinary names.
 
-Patterns: `*` and `?` stay within a name, `**` crosses folders, a pattern without a slash (but at its end) fits at any depth, and a folder's pattern
-covers what lies in it. They compare without case, without accents' spelling and without invisible characters, since some file systems do.
+Patterns: `*` and `?` stay within a name, `**` crosses folders, a pattern without a slash (except at its end)
+matches at any depth, and the pattern of a folder covers its content. Patterns ignore case, the spelling of
+accents and invisible characters, as some file systems do.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from toolwire.vault.words import composed, folded
 
 NOTES = (".md", ".markdown")
 SEARCHED = (*NOTES, ".txt")
-"""What is indexed, and what may be written."""
+"""The extensions of files that are indexed and may be written."""
 READABLE = (*SEARCHED, ".canvas", ".base")
-"""What may be read and listed. Canvases and bases are Obsidian's own text formats."""
+"""The extensions of files that may be read and listed. Canvases and bases are Obsidian's text formats."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one file, one path and one call may have."""
+class VaultLimits:
+    """The limits of one file, one path and one call."""
 
     file_bytes: int = 4 * 1024 * 1024
     call_files: int = 50
@@ -37,8 +39,11 @@ class Limits:
 
 
 class PathRefused(Exception):
-    """A path or file that is not served. `kind` is for programs: `path` (by its spelling), `excluded`, `missing`, `link`, `type`, `size`, `binary`,
-    `encoding`, `unreadable`, `changed`, `exists`, `limit`, `index` (the folder of the index can not be used). The text is one line."""
+    """A path or file that the vault does not serve. The message is one line.
+
+    `kind` is for programs: `path` (by its spelling), `excluded`, `missing`, `link`, `type`, `size`, `binary`,
+    `encoding`, `unreadable`, `changed`, `exists`, `limit`, or `index` (the folder of the index is unusable).
+    """
 
     def __init__(self, path: str, reason: str, kind: str = "path") -> None:
         super().__init__(f"{shown(path)}: {reason}")
@@ -48,20 +53,20 @@ class PathRefused(Exception):
 
 
 def shown(path: object, most: int = 160) -> str:
-    """A path as it may stand in a message: on one line, nothing invisible, not too long."""
+    """A path for a message: on one line, without invisible characters, not too long."""
     text = path if isinstance(path, str) else repr(path)
     text = text if len(text) <= most else text[:most] + "…"
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text) or "(empty)"
 
 
-# --- rules ---------------------------------------------------------------------------------------------------------------------------------------
+# --- rules ---------------------------------------------------------------------------------------
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:[ .].*)?", re.I | re.S)
 _RESERVED_BEGIN = frozenset("CPANLcpanl")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _ORDINARY = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ ()&,'+=@!.-]*[A-Za-z0-9_)])?", re.A)
-"""Names that no rule but the reserved ones and the lengths can refuse."""
+"""Names that only the rules about reserved names and lengths can refuse."""
 
 
 def _has(*categories: str) -> Callable[[str], bool]:
@@ -69,7 +74,7 @@ def _has(*categories: str) -> Callable[[str], bool]:
 
 
 def visible(name: str) -> str:
-    """The name without characters that are not seen: some file systems do not see them either."""
+    """The name without invisible characters, which some file systems ignore too."""
     return name if name.isascii() else "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
 
 
@@ -94,8 +99,8 @@ NAME_RULES: tuple[Rule, ...] = (
 )
 
 
-def name_refused(name: str, limits: Limits) -> str | None:
-    """Why a single name is refused; None when it is not."""
+def name_refused(name: str, limits: VaultLimits) -> str | None:
+    """The reason to refuse a name; None if it is allowed."""
     if _ORDINARY.fullmatch(name) and len(name) <= limits.name_bytes and name.isascii():
         return NAME_RULES[-1][0] if name[0] in _RESERVED_BEGIN and _RESERVED.fullmatch(name) else None
     for reason, broken in NAME_RULES:
@@ -105,22 +110,22 @@ def name_refused(name: str, limits: Limits) -> str | None:
 
 
 def extension(name: str) -> str:
-    """The extension in lower case, with its dot; empty when there is none."""
+    """The extension in lower case, with its dot; empty if there is none."""
     stem, dot, end = name.rpartition(".")
     return f".{end.lower()}" if dot and stem else ""
 
 
 def same(name: str) -> str:
-    """What is equal for names that differ only in how accents are spelled."""
+    """A key that is equal for names that differ only in the spelling of accents."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def key(path: str) -> str:
-    """What is equal for paths that some file system takes for the same."""
+    """A key that is equal for paths that some file system treats as the same."""
     return path.lower() if path.isascii() else unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
 
 
-# --- patterns ------------------------------------------------------------------------------------------------------------------------------------
+# --- patterns ------------------------------------------------------------------------------------
 
 _GLOB = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
 _GLOBS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -140,17 +145,20 @@ def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:
 
 
 class Policy:
-    """The rules with a vault's own patterns and limits."""
+    """The rules, with the patterns and limits of one vault."""
 
-    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: Limits | None = None) -> None:
+    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None) -> None:
         self.include = tuple(include)
         self.exclude = tuple(exclude)
-        self.limits = limits or Limits()
+        self.limits = limits or VaultLimits()
         self._included = _any(self.include)
         self._excluded = _any(self.exclude)
 
     def segments(self, path: str, folder: bool = False, extensions: tuple[str, ...] = READABLE) -> tuple[str, ...]:
-        """The names of a path; raises `PathRefused`. `folder`: the path of a folder, where the empty path is the vault itself."""
+        """The names of a path; raises `PathRefused`.
+
+        `folder`: the path of a folder; the empty path is the vault.
+        """
         if not isinstance(path, str):
             raise PathRefused(shown(path), "a path must be text")
         if folder and path == "":
@@ -180,14 +188,14 @@ class Policy:
         return self._excluded is None or not self._excluded.fullmatch(key(folder))
 
     def covers(self, path: str) -> bool:
-        """Whether the patterns let a file through."""
+        """Whether the patterns include a file."""
         if self._excluded is None and self._included is None:
             return True
         compared = key(path)
         return not (self._excluded and self._excluded.fullmatch(compared)) and (self._included is None or bool(self._included.fullmatch(compared)))
 
     def allows(self, path: str) -> bool:
-        """Whether the path of a file is served, by its text."""
+        """Whether the policy serves the path of a file."""
         try:
             self.segments(path)
         except PathRefused:
@@ -195,33 +203,31 @@ class Policy:
         return True
 
     def described(self) -> str:
-        """The same text for the same policy."""
+        """A text that is equal for equal policies."""
         return repr((sorted(map(key, self.include)), sorted(map(key, self.exclude)), self.limits.file_bytes, self.limits.depth))
 
 
-# --- links ------------------------------------------------------------
-#
-# How a link's target and a note's path are compared. Pure.
+# --- links: how a link's target and a note's path are compared -----------------------------------
 
 
 def link_key(name: str) -> str:
-    """What a link's target is compared by: no heading, no note's extension, no case."""
+    """The target of a link for comparison: without heading, extension of a note, and case."""
     target = key(name.split("|")[0].split("#")[0].strip().removeprefix("/"))
     return target if extension(target) not in NOTES else target[: target.rfind(".")]
 
 
 def link_ends(path: str, wanted: str) -> bool:
-    """Whether a link may mean the path: its last names are those of the link."""
+    """Whether a link may mean the path: the path ends in the names of the link."""
     bare = link_key(path)
     return bare == wanted or bare.endswith("/" + wanted)
 
 
 def link_order(path: str, wanted: str) -> tuple[bool, int, str]:
-    """Exact paths first, then those with the fewest folders, then by letters."""
+    """A sort key: exact paths first, then those with the fewest folders, then alphabetically."""
     return link_key(path) != wanted, path.count("/"), path
 
 
 def link_name(target: str) -> str:
-    """What notes and the links to them have in common at least: the folded name, without folders and extension."""
+    """The folded name without folders and extension, which a note and every link to it have in common."""
     name = target.rpartition("/")[2].strip()
     return folded(composed(name[: -len(extension(name))] if extension(name) in SEARCHED else name))

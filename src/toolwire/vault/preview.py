@@ -1,4 +1,4 @@
-"""The piece of a note that shows why it was found: about 200 characters around the place with the most of what was asked for. Pure."""
+"""The preview of a found note: about 200 characters around the best match. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ _ANYTHING = re.compile(r"\S")
 
 
 class Excerpt(NamedTuple):
-    """`lines` are those of the chunk before the best match."""
+    """A preview. `lines`: how many lines of the chunk come before the best match."""
 
     text: str
     lines: int
 
 
 def excerpt(text: str, compared: str, start: int, stop: int, patterns: list[re.Pattern[str]]) -> Excerpt:
-    """A piece of `text` between `start` and `stop`; `compared` is the same text as the patterns see it."""
+    """The best piece of `text` between `start` and `stop`.
+
+    `compared`: the folded text, which the patterns search.
+    """
     places = _places(compared, start, stop, patterns)
     if places:
         best = _best(places)
         begin, end = places[best][0], places[best][1]
-    else:  # found by its title, tags or headings: the beginning says most
+    else:  # found by title, tags or headings: show the beginning
         found = _ANYTHING.search(text, max(start, frontmatter(text).end if start == 0 else 0), stop)
         begin = end = found.start() if found else start
     left = max(start, begin - (WIDTH - min(WIDTH, end - begin)) // 2) if places else begin
@@ -46,7 +49,7 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: list[re.P
 
 
 def beginning(text: str) -> int:
-    """Where a note's own words begin, behind its frontmatter and the headings over them; where there are none, behind the frontmatter; else 0."""
+    """Where a note's text begins, after frontmatter and headings; if it has only headings, where they begin."""
     head = frontmatter(text).end
     found = _SAID.search(text, head) or _ANYTHING.search(text, head)
     return found.start() if found else 0
@@ -63,7 +66,7 @@ def _places(compared: str, start: int, stop: int, patterns: list[re.Pattern[str]
 
 
 def _best(places: list[tuple[int, int, int]]) -> int:
-    """The place from which most different patterns, then most matches, stand within the width."""
+    """The index of the match from which most different patterns, then most matches, fit in the preview."""
     best, best_worth = 0, (0, 0)
     end = 0
     counts: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""What a search asks for: words, "phrases", `-without`, `tag:` or `#tag`, `path:`, `OR`; as terms, and as an expression of FTS5. Pure.
+"""Parses search queries: words, "phrases", `-without`, `tag:` or `#tag`, `path:`, `OR`. Pure.
 
-Any text is a query. All groups must be found (AND); within a group one term is enough (OR). A term is words that follow each other: `node.js` is
-the phrase "node js". A term with a sign that means something (`C++`, `$x`, `->`) is looked up by its words and then compared letter by letter;
-one without any word is only compared.
+Any text is a query. All groups must match (AND); within a group one term is enough (OR). A term is a sequence
+of words: `node.js` is the phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is looked up by
+its words and then compared letter by letter; a term without words is only compared.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from toolwire.vault.words import composed, folded, sayable, tokens
 MOST_LETTERS = 1000
 MOST_TERMS = 32
 PREFIX_LETTERS = 3
-"""A shorter last word is taken as it is, unless nothing is found."""
+"""A shorter last word counts as a prefix only if nothing else is found."""
 _PART = re.compile(r'(-(?=[\w"#]))?(?:(tag|path|file|folder):)?(?:"([^"]*)(?:"|\Z)|(\S+))', re.I)
 _WRAPPING = ".,;:!?\"'`’‘“”«»()[]{}…、。，！？「」"
 _MEANT = re.compile(r"[^\w\s.,;:!?\"'`’‘“”«»()\[\]{}…、。，！？「」\-–—/]")
-"""Signs that a person means when they type them among letters."""
+"""Signs that are meaningful among letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`words` as the index has them, `literal` what must stand in the note letter by letter (folded), or empty."""
+    """One term.
+
+    `words`: as the index has them. `literal`: folded text that the note must contain, or empty.
+    """
 
     words: tuple[str, ...]
     literal: str = ""
@@ -59,7 +62,7 @@ class Query:
         return bool(self.tags or self.paths or self.without_tags or self.without_paths)
 
     def with_prefix(self) -> Query | None:
-        """The same with the last word as the beginning of one; None when that is no other query."""
+        """The query with its last word as a prefix; None if that is the same query."""
         if not self.groups:
             return None
         last = self.groups[-1][-1]
@@ -69,7 +72,7 @@ class Query:
 
 
 def term(text: str, quoted: bool = False) -> Term | None:
-    """A term of one piece of the query; None when nothing is left of it."""
+    """The term of one part of the query; None if it has neither words nor signs."""
     compared = folded(composed(text.strip() if quoted else text.strip().strip(_WRAPPING) or text.strip()))
     words = tuple(tokens(compared))
     literal = compared if compared and (not words or _MEANT.search(compared)) else ""
@@ -77,7 +80,7 @@ def term(text: str, quoted: bool = False) -> Term | None:
 
 
 def parse_query(text: str) -> Query:
-    """Reads a query."""
+    """Parses a query."""
     text = sayable(text)
     found: dict[str, list[str]] = {"tags": [], "paths": [], "without_tags": [], "without_paths": []}
     groups: list[list[Term]] = []
@@ -114,7 +117,7 @@ def parse_query(text: str) -> Query:
 
 
 def expression(groups: tuple[Group, ...], without: tuple[Term, ...] = (), joined: str = "AND") -> str:
-    """The expression of FTS5; empty when no group has words."""
+    """The FTS5 expression of a query; empty if no group has words."""
     parts = []
     for group in groups:
         alternatives = [one.expression for one in group if one.words]

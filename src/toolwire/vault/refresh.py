@@ -1,12 +1,13 @@
-"""What the index holds, and one pass that brings it up to the files.
+"""The tables of the index, and one pass that updates them from the files.
 
-- A note is wholly in the index or not at all: its rows are written in one transaction. A refresh of up to `BATCH` changes is one transaction; a
-  first build is one for each `BATCH` notes, so that a killed build goes on where it stopped.
-- A refresh walks the vault and the table side by side, both in the order of paths, and holds neither in memory. A file is read again when its time,
-  size or inode differs, or when it had been changed too shortly before it was read.
-- The full-text table keeps no text of its own: the words of a row are taken out by giving them again, from the stored text and the same code.
-  `FORMAT` and the fingerprint of a sample note tell when that code is not the same, and then the index is built anew.
-- A row's id is the note's id and the chunk's number.
+- The rows of a note are written in one transaction. A refresh of up to `BATCH` changes is one transaction. A
+  first build has one for each `BATCH` notes, so that a killed build continues where it stopped.
+- A refresh walks the vault and the table side by side, both ordered by path, and keeps neither in memory. A
+  file is read again if its time, size or inode differs, or if it changed shortly before it was read.
+- The full-text table stores no text. To delete a row, its words are computed again from the stored text, by
+  the same code. `FORMAT` and the fingerprint of a sample note show when that code has changed; then the index
+  is rebuilt.
+- The id of a row consists of the note's id and the chunk's number.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from toolwire.vault.paths import Entry, Raw, Vault, decoded, unix
 from toolwire.vault.policy import SEARCHED, PathRefused, extension, key, link_name
 from toolwire.vault.words import composed, indexed
 
-FORMAT = 2
+FORMAT = 3
+"""Increase it when `notes.py`, `frontmatter.py` or `words.py` reads any note differently."""
 BATCH = 4000
 FLUSH = 200
 HELD = 2_000_000
-"""Notes and characters that are held back to be written together."""
+"""Characters of notes that are written together, and `FLUSH` notes."""
 PAGE = 1000
 RACY_NS = 1_000_000_000
-"""A file that was changed less than this before it was read may change again without showing it: it is looked at once more."""
+"""A file that changed less than this before it was read is read again: a later change may have the same time."""
 SHIFT = 13
 """Bits of a row's id for the chunk's number."""
 INCOMPLETE = "a note has no text"
@@ -78,7 +80,10 @@ _SAMPLE = "---\ntags: [a/b]\naliases: Ä, ß\n---\nx #t `c`\n# H1 #\n日本 ไ�
 
 
 def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """What the full-text table gets for each chunk. The note's own fields stand in every row: so a word of the title and one of the body meet."""
+    """The row of each chunk in the full-text table.
+
+    Every row has the note's own fields, so that a query can match a word of the title and one of the body.
+    """
     folder, _, name = path.rpartition("/")
     name = name[: -len(extension(name))]
     title = indexed(composed(name if not note.title or note.title == name else f"{name} {note.title}"))
@@ -89,15 +94,18 @@ def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str
 
 
 def fingerprint() -> str:
-    """Differs when the same note would be given to the full-text table in another way."""
+    """A hash that changes when the same note gets other rows in the full-text table."""
     rows = list(words_rows("a/b.md", _SAMPLE, parse(_SAMPLE)))
     return hashlib.sha256(repr((FORMAT, unicodedata.unidata_version, rows)).encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class Refresh:
-    """What a refresh did. `skipped`: files that can not be indexed (too large, binary, no UTF-8, unreadable) and folders that can not be read, the
-    first few with their reason."""
+    """The result of a refresh.
+
+    `skipped`: files that cannot be indexed (too large, binary, not UTF-8, unreadable) and unreadable folders.
+    `reasons`: why, for the first of them.
+    """
 
     added: int = 0
     changed: int = 0
@@ -116,11 +124,11 @@ class Refresh:
 
 
 Progress = Callable[[int, int], None]
-"""Called with the files looked at and how many there are."""
+"""Called with the number of files seen and the total."""
 
 
 class Refresher:
-    """One refresh, under the lock."""
+    """One refresh. The caller holds the lock."""
 
     def __init__(
         self, vault: Vault, connection: sqlite3.Connection, done: Refresh, progress: Progress | None, cancelled: Callable[[], bool] | None
@@ -177,7 +185,7 @@ class Refresher:
             self.progress(seen, max(1, seen))
 
     def _flush(self) -> None:
-        """Writes what is held back: many rows at a time cost less."""
+        """Writes the collected rows; many at a time cost less."""
         for table, rows in self.rows.items():
             if rows:
                 self.connection.executemany(_TABLES[table], rows)
@@ -194,7 +202,7 @@ class Refresher:
         return int(self.connection.execute("SELECT count(*) FROM notes").fetchone()[0])
 
     def _known(self) -> Iterator[tuple[Any, ...]]:
-        """The notes in the order of their paths, a page at a time: the table changes meanwhile."""
+        """The notes ordered by path, a page at a time, because the table changes meanwhile."""
         after = ""
         while True:
             rows = self.connection.execute(
@@ -248,7 +256,7 @@ class Refresher:
         if found is None:
             raise sqlite3.DatabaseError(INCOMPLETE)
         rows = words_rows(path, found[0], parse(found[0]))
-        self.connection.executemany(_DELETE, ((number << SHIFT | place, *row) for place, row in enumerate(rows)))
+        self.connection.executemany(_DELETE, ((number << SHIFT | chunk, *row) for chunk, row in enumerate(rows)))
         self.connection.execute("DELETE FROM chunks WHERE id >= ? AND id < ?", (number << SHIFT, (number + 1) << SHIFT))
         for table in _OF_NOTE:
             self.connection.execute(f"DELETE FROM {table} WHERE note = ?", (number,))

@@ -1,13 +1,16 @@
-"""Search: ranked notes for a query, each with its best chunk, its lines, the true number of hits and a preview.
+"""Search: ranked notes for a query, each with its best chunk, its lines, the number of matches and a preview.
 
-The steps, each only when those before it did not fill the answer:
-1. all words in one chunk (its title, aliases, headings, tags and path count as part of it), best first by BM25;
-2. the same with the last word as the beginning of a word;
-3. all words in one note, in different chunks;
-4. when nothing is found: one word within the names of notes, then any of the words (`relaxed`).
-What has no word (signs, emoji) is found by comparing the stored texts. Within a step the rank orders, and equal ranks are ordered by path, so that
-the same index answers the same. A word that most rows have says almost nothing to BM25 (FTS5 then takes `FLOOR` for its idf): where all words are
-such, ranks are tiny, but the columns' weights are still in them, so they order as ever; for the score they count as if that idf were `LEAST_IDF`.
+Each step runs only if the steps before it did not fill the answer:
+
+1. All words in one chunk, ranked by BM25. Title, aliases, headings, tags and path count as part of the chunk.
+2. The same, with the last word as a prefix.
+3. All words in one note, in different chunks.
+4. If nothing is found: one word within the names of notes, then any of the words (`relaxed`).
+
+Terms without words (signs, emoji) are compared with the stored texts. Results are ordered by step, rank and
+path, so that the same index gives the same answer. For a word that most rows have, FTS5 uses `FLOOR` as its
+idf. If all words are such, the ranks are tiny but still ordered by the columns' weights. Their score counts
+that idf as `LEAST_IDF`.
 """
 
 from __future__ import annotations
@@ -32,18 +35,20 @@ RANK = f"bm25(words, {', '.join(str(WEIGHTS[name]) for name in COLUMNS)})"
 DEFAULT_LIMIT = 10
 MOST_RESULTS = 50
 MOST_ROWS = 6_000
-"""Rows that are ranked. A word that stands in more of them says little: then those with it in their title, aliases, headings or tags are ranked, and
-some of the others."""
+"""Rows that are ranked.
+
+If more match, those with a match in title, aliases, headings or tags, and some others, are.
+"""
 MOST_CANDIDATES = 2000
 MOST_SCANNED = 500
 HALF = 8.0
-"""The rank that counts as a score of one half."""
+"""The rank that gives a score of one half."""
 FLOOR = 1e-6
-"""FTS5's idf of a word that stands in half of the rows or more."""
+"""FTS5's idf of a word that half of the rows or more have."""
 LEAST_IDF = 0.25
-"""What such a word counts for the score: else every score would be nought in a small vault."""
+"""The idf of such a word for the score: without it every score in a small vault would be zero."""
 MOST_OF_A_WORD = 2.2
-"""The rank that a word of idf 1 comes near to, however often it occurs: FTS5's k1 + 1."""
+"""The upper bound of the rank of a word with idf 1: FTS5's k1 + 1."""
 STEPS = {"chunk": 1.0, "prefix": 0.9, "note": 0.7, "scan": 0.7, "name": 0.6, "filter": 0.5, "any": 0.5}
 _NOTE = "SELECT path, title, size, mtime_ns, aliases FROM notes WHERE id = ?"
 _CHUNK = "SELECT headings, first_line, last_line, start, stop FROM chunks WHERE id = ?"
@@ -51,8 +56,11 @@ _CHUNK = "SELECT headings, first_line, last_line, start, stop FROM chunks WHERE 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A note that was found. `matches` counts the words and phrases of the query in its name and text; `line` is that of the preview's best match,
-    `first_line` to `last_line` the chunk it stands in."""
+    """A note that was found.
+
+    `matches`: how often the query's words and phrases occur in its name and text. `line`: the line of the
+    preview's best match. `first_line` and `last_line`: those of its chunk.
+    """
 
     path: str
     basename: str
@@ -72,8 +80,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer. `total`: the notes that match, at least; `truncated`: there are more than these. `relaxed`: no note has all words, so those that
-    have any of them are shown."""
+    """The answer to a search.
+
+    `total`: at least this many notes match. `truncated`: there are more than `hits`. `relaxed`: no note has
+    all words, so notes with any of them are shown.
+    """
 
     query: str
     hits: tuple[Hit, ...]
@@ -85,7 +96,7 @@ class Found:
 
 
 def search(index: Index, query: str, limit: int = DEFAULT_LIMIT, within: Callable[[str], bool] | None = None) -> Found:
-    """Searches the index as it is; `Index.refresh` brings it up to the files before. `within`: which paths are looked at, others are not counted."""
+    """Searches the index in its current state. `within`: which paths are searched and counted."""
     began = time.perf_counter()
     asked = parse_query(query)
     limit = max(1, min(limit, MOST_RESULTS))
@@ -128,7 +139,7 @@ class _Search:
         self.total = max(self.total, len(self.order))
         return self
 
-    # --- steps -----------------------------------------------------------------------------------------------------------------------------------
+    # --- steps -----------------------------------------------------------------------------------
 
     def _steps(self) -> None:
         query = self.query
@@ -152,7 +163,7 @@ class _Search:
         return len(self.order) < self.limit
 
     def _ranked(self, match: str, step: str, verified: bool = True) -> None:
-        """Adds notes in the order of their best rows, until there are enough."""
+        """Adds notes in the order of their best rows until the answer is full."""
         if not match:
             return
         seen: set[int] = set()
@@ -169,7 +180,7 @@ class _Search:
             self.total = int(self.connection.execute(f"SELECT count(DISTINCT note) FROM ({inner})", (match, *self.values)).fetchone()[0])
 
     def _rows(self, match: str) -> Iterator[tuple[int, float]]:
-        """The rows that match, the best first: a few, and all only when they were not enough."""
+        """The matching rows, the best first: a few, and all only if they were not enough."""
         if self._number_of_rows(match) > MOST_ROWS:
             telling = self._best(f"{{title aliases headings tags}} : ({match})", MOST_ROWS)
             yield from sorted({*telling, *self._best(match, MOST_ROWS // 4)}, key=lambda row: (row[1], row[0]))
@@ -189,7 +200,7 @@ class _Search:
         return int(self.connection.execute(f"SELECT count(*) FROM ({inner})", (match, *self.values)).fetchone()[0])
 
     def _across(self, query: Query) -> None:
-        """Notes that have all groups, each in any of their chunks: those of the rarest group, when it is rare, looked at one by one."""
+        """Adds notes that match all groups in any of their chunks, by checking the notes of the rarest group."""
         matches = [expression((group,)) for group in query.groups]
         counted = sorted((self._number_of_rows(match), match) for match in matches if match)
         if not counted or counted[0][0] > MOST_CANDIDATES:
@@ -204,14 +215,14 @@ class _Search:
         return {row >> SHIFT for (row,) in self.connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (match,))}
 
     def _has(self, note: int, match: str | set[int]) -> bool:
-        """Whether a note has what is asked for in any chunk."""
+        """Whether any chunk of a note matches."""
         if isinstance(match, set):
             return note in match
         inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT 1"
         return self.connection.execute(inside, (match, note << SHIFT, (note + 1) << SHIFT)).fetchone() is not None
 
     def _names(self, group: Group) -> None:
-        """Notes whose name has the text somewhere in it."""
+        """Adds notes whose name contains the text."""
         for term in group:
             text = term.literal or " ".join(term.words)
             if len(text) >= PREFIX_LETTERS:
@@ -222,7 +233,7 @@ class _Search:
                         self.order.setdefault(note, (note << SHIFT, -1.0, "name"))
 
     def _any(self, query: Query) -> None:
-        """Any of the words; those that are everywhere only when there are no others."""
+        """Adds notes with any of the words; very frequent words count only if there are no others."""
         words = tuple((term,) for term in loosened(query))
         if len(words) < 2:
             return
@@ -233,7 +244,7 @@ class _Search:
             self.relaxed = False
 
     def _scan(self) -> None:
-        """Compares the stored texts: for signs and emoji."""
+        """Adds notes by comparing the stored texts, for signs and emoji."""
         compared = [[term.literal for term in group] for group in self.query.groups if all(term.literal for term in group)]
         if not compared:
             return
@@ -256,7 +267,7 @@ class _Search:
         for number, note in enumerate(found[: self.limit]):
             self.order[note] = (note << SHIFT, -1.0 + number * 1e-6, "filter")
 
-    # --- filters ---------------------------------------------------------------------------------------------------------------------------------
+    # --- filters ---------------------------------------------------------------------------------
 
     def _filters(self, within: Callable[[str], bool] | None) -> tuple[str, tuple[Any, ...]]:
         out, values = "", []
@@ -275,7 +286,7 @@ class _Search:
         return out, tuple(values)
 
     def _passes(self, note: int, verified: bool = True) -> bool:
-        """Whether the note has what is compared letter by letter, and nothing that must not be in it, in any of its chunks."""
+        """Whether a note contains the literal texts of the query and none of the excluded terms."""
         if any(self._has(note, term.expression) for term in self.query.without if term.words and not term.literal):
             return False
         if not any(term.literal for term in (*(self.query.terms if verified else ()), *self.query.without)):
@@ -296,7 +307,7 @@ class _Search:
         asked = "SELECT max(id) FROM chunks WHERE id >= ? AND id < ? AND start <= ?"
         return self.connection.execute(asked, (note << SHIFT, (note + 1) << SHIFT, max(0, place))).fetchone()[0] or note << SHIFT
 
-    # --- results ---------------------------------------------------------------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------
 
     def _hit(self, note: int, row: int, rank: float, step: str) -> Hit | None:
         path, title, size, mtime_ns, aliases = self.connection.execute(_NOTE, (note,)).fetchone()
@@ -310,7 +321,7 @@ class _Search:
         headings, first, last, start, stop = self._chunk(row)
         head = start or min(frontmatter(text).end, stop)
         said = 0 if any(pattern.search(compared, head, stop) for pattern in patterns) else beginning(text)
-        if said >= stop:  # the chunk has nothing to show but frontmatter or a heading
+        if said >= stop:  # the chunk is only frontmatter or headings
             headings, first, last, start, stop = self._chunk(self._row_at(note, said))
         shown: Excerpt = excerpt(text, compared, start, stop, patterns)
         named = folded(composed(path[: path.rfind(".")]))
@@ -334,12 +345,15 @@ class _Search:
         return self.connection.execute(_CHUNK, (row,)).fetchone() or ("", 1, 1, 0, 0)
 
     def _strength(self, rank: float) -> float:
-        """What a rank counts for the score. It falls as the rank does, and tells ranks apart that only have the floor's idf in them."""
+        """The strength of a rank for the score.
+
+        Monotonic, also for ranks that contain only the floor's idf.
+        """
         common = min(-rank / FLOOR, MOST_OF_A_WORD * max(1, len(self.query.terms)))
         return max(0.0, -rank + LEAST_IDF * common)
 
     def _patterns(self, step: str) -> list[re.Pattern[str]]:
-        """What counts as a match of the query, as regular expressions over folded text."""
+        """The patterns, for folded text, of what counts as a match."""
         if step not in self.patterns:
             self.patterns[step] = self._made_patterns(step)
         return self.patterns[step]
@@ -354,7 +368,7 @@ class _Search:
 
 
 def loosened(query: Query) -> list[Term]:
-    """The terms of which any will do: single words; what was quoted, or is written without spaces, stays together."""
+    """The terms of which any is enough: single words; quoted and unspaced terms stay together."""
     found: dict[Term, None] = {}
     for term in query.terms:
         if term.quoted or any(unspaced(word) for word in term.words):
@@ -365,7 +379,7 @@ def loosened(query: Query) -> list[Term]:
 
 
 def _settled(hits: list[Hit]) -> list[Hit]:
-    """The same with scores that only fall."""
+    """The hits with scores that never rise."""
     found: list[Hit] = []
     ceiling = 1.0
     for hit in hits:

@@ -1,10 +1,10 @@
-"""Words as the full-text index sees them (FTS5's tokenizer `unicode61 remove_diacritics 2`), for what is counted and shown outside of it. Pure.
+"""Splits text into words as the full-text index does (FTS5's `unicode61 remove_diacritics 2`). Pure.
 
-A word is a run of letters and digits, without case and without the accents of Latin letters. Scripts that write no spaces (Chinese, Japanese,
-Thai, …, and Korean with its particles) are indexed letter by letter and searched as a phrase of letters: so any part of a text is found there,
-however short.
+A word is a run of letters and digits, without case and without the accents of Latin letters. Scripts without
+spaces (Chinese, Japanese, Thai, …, and Korean with its particles) are indexed letter by letter and searched
+as a phrase of letters, so that any part of a text is found, however short.
 
-`folded` keeps the length: a place in the folded text is the same place in the text.
+`folded` keeps the length: a position in the folded text is the same position in the text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 
 
 class _Fold(dict[int, int]):
-    """A code point to the one it is compared as; filled as they come."""
+    """Maps a code point to the one it is compared as; filled on demand."""
 
     def __missing__(self, code: int) -> int:
         letter = chr(code)
@@ -44,28 +44,30 @@ _FOLD = _Fold()
 
 
 def sayable(text: str) -> str:
-    """The text without what no database takes: NUL and halves of characters become spaces."""
+    """The text with spaces instead of what SQLite cannot store: NUL and lone surrogates."""
     return _UNSAYABLE.sub(" ", text)
 
 
 def composed(text: str) -> str:
-    """The text as it is indexed: accents and letters in one."""
+    """The text as it is indexed: letters and their accents are one character (NFC)."""
     return text if text.isascii() or unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
 def folded(text: str) -> str:
-    """The text as it is compared; the same length."""
+    """The text as it is compared, of the same length."""
     return text.lower() if text.isascii() else text.translate(_FOLD)
 
 
 def indexed(text: str) -> str:
-    """What goes into the index: compared letters only, those of scripts without spaces apart. FTS5 knows an old Unicode and takes newer signs, emoji
-    among them, for letters; so they are left out here."""
+    """The text for the index: folded, with spaces around each letter of scripts without spaces.
+
+    Signs are left out, because FTS5's old Unicode tables treat newer ones, such as emoji, as letters.
+    """
     return text if text.isascii() else _UNSPACED.sub(" \\g<0> ", _SIGNS.sub(" ", folded(text)))
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text that is folded already."""
+    """The words of a folded text."""
     return _TOKEN.findall(text)
 
 
@@ -75,12 +77,15 @@ def unspaced(word: str) -> bool:
 
 
 def occurs(words: list[str], prefix: bool) -> re.Pattern[str]:
-    """Finds the words in their order in a folded text, with anything but letters between them; `prefix`: the last may go on."""
+    """A pattern of these words in this order, without letters between them.
+
+    `prefix`: the last may continue.
+    """
     if not words:
         return re.compile(r"(?!)")
     letter = f"[^\\W_{UNSPACED}]"
     first = re.escape(words[0])
-    # What stands before is looked at after the word: a pattern that begins with letters is found many times faster.
+    # The character before the word is checked after it: `re` is much faster if a pattern begins with letters.
     out = first if _UNSPACED.match(words[0]) else f"{first}(?<!{letter}{first})"
     for before, word in pairwise(words):
         apart = "*" if _UNSPACED.match(before) or _UNSPACED.match(word) else "+"

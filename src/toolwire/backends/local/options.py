@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from toolwire.emulate.schemas.constrain import Limits
+from toolwire.emulate.schemas.bounding import SchemaLimits
 
 RANGES: dict[str, tuple[float, float]] = {
     "context": (256, 1 << 20),
@@ -46,10 +46,10 @@ class LocalOptions:
             if not low <= getattr(self, key) <= high:
                 raise ValueError(f"{key}: expected {low} to {high}, got {getattr(self, key)}")
 
-    def limits(self, size: int) -> Limits:
+    def limits(self, size: int) -> SchemaLimits:
         """What ends a string or an array that its schema leaves open."""
         small = size < SMALL
-        return Limits(string=self.max_string or (96 if small else 8192), items=self.max_items or (4 if small else 64), keys=4 if small else 32)
+        return SchemaLimits(string=self.max_string or (96 if small else 8192), items=self.max_items or (4 if small else 64), keys=4 if small else 32)
 
     @property
     def cores(self) -> int:

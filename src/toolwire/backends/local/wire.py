@@ -15,7 +15,8 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import END_EVENTS, Event, Failure, Finish, Text, Thought, Usage
 from toolwire.core.turn import Api, Message, OtherPart, TextPart, Turn
 from toolwire.emulate.prompt import Form, transcript
-from toolwire.emulate.schemas.constrain import ANSWER, ANY_OBJECT, ARGUMENTS, Limits, json_lark, lark
+from toolwire.emulate.schemas.bounding import SchemaLimits
+from toolwire.emulate.schemas.constrain import ANSWER, ANY_OBJECT, ARGUMENTS, json_lark, lark
 
 Body = dict[str, Any]
 SAMPLED = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias")
@@ -68,7 +69,7 @@ def _most(turn: Turn, options: LocalOptions) -> int:
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 
 
-def grammar_of(turn: Turn, limits: Limits, refused: Collection[str] = (), small: bool = False) -> str:
+def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), small: bool = False) -> str:
     """What the answer is held to; empty: nothing. A schema in a rule that was refused becomes that of any object."""
     schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
     if schema is not None and ANSWER in refused:

@@ -1,15 +1,14 @@
-"""How models write tool calls in text: every format is data, and one kernel (`emulate/scanner.py`) reads them all.
+"""How models write tool calls in text. Every format is data, and one scanner (`emulate/scanner.py`) reads
+them all.
 
-A dialect has openers: literal markers that may begin a block, each with the grammar of what follows. An opener is a candidate, not a commitment: a
-block that does not keep its grammar up to a known tool's name goes back to being text. No opener is the beginning of another. Standard library
-only.
+A dialect has openers: markers that may begin a block, each with the shape of what follows. An opener is only
+a candidate: a block that breaks its grammar before a known tool's name is text. No opener is the beginning of
+another. Standard library only.
 
-shapes.py     what the data is written in
-enveloped.py  JSON objects that hold the name
-headed.py     the name in a header, then JSON
-tagged.py     values between tags
-literal.py    value grammars of their own
-render*.py    the same formats, written
+shapes.py    the data types: openers and the shapes of blocks
+formats.py   the formats themselves
+families.py  which model family writes which format
+render.py    writes calls in each format
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DEFAULT = ("sentinel", "hermes", "use_tool")
 
 
 def select(names: Iterable[str] | None) -> list[Dialect]:
-    """Dialects by name, in the order given. An unknown name is a ValueError that lists the known ones."""
+    """The dialects with these names, in this order; raises a ValueError that lists the known names."""
     chosen = []
     for name in DEFAULT if names is None else names:
         if name not in DIALECTS:

@@ -1,6 +1,7 @@
-"""Which dialect a model writes by habit, known by its name: data, read from the families' own chat templates. Standard library only.
+"""The dialect that each model family was trained on, by the model's name. Standard library only.
 
-A model is taught the sentinel whatever its family is; its own dialect is looked for beside it, since habits outlive instructions.
+The prompt teaches every model the sentinel. The scanner also looks for the family's own dialect, because
+models fall back to it. The data comes from the families' chat templates.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 from toolwire.emulate.dialects import DEFAULT
 
-# The first row whose pattern stands in the model's name decides. Narrow rows come before wide ones.
+# The first row whose pattern is found in the model's name decides. Narrow rows come before wide ones.
 FAMILIES: tuple[tuple[str, str], ...] = (
     (r"qwen-?3[._-]?[5-9]|qwen3?[._-]?coder|qwen3-next|nemotron-?3|step-?3\.5|mimo|seed-?oss", "qwen_xml"),
     (r"glm-?4|glm-?5|chatglm", "glm"),
@@ -37,12 +38,12 @@ _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), dialect) for pattern, dia
 
 
 def family_of(model: str) -> str | None:
-    """The dialect of a model's family, None where its name says nothing."""
+    """The dialect of a model's family; None if the name matches no family."""
     return next((dialect for pattern, dialect in _COMPILED if pattern.search(model)), None)
 
 
 def dialects_of(model: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
-    """What is looked for in a model's text: what the settings say, else the default and the family's own."""
+    """The dialects to look for: those of the settings, else the default ones and the family's own."""
     if chosen:
         return tuple(chosen)
     own = family_of(model)

@@ -1,4 +1,4 @@
-"""Dialects whose calls are JSON objects that hold the name: `{"name": …, "arguments": …}` behind a marker, or bare. Standard library only."""
+"""All formats of tool calls, as data. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import string
 from string import ascii_letters, digits
 
 from toolwire.emulate.dialects.shapes import NONCE, TOOL, Dialect, ElementBlock, GemmaBlock, HeadedBlock, JsonBlock, Opener, PythonBlock, TagBlock
+
+# --- JSON objects with the name in them: `{"name": …, "arguments": …}` ---------------------------
 
 _FENCED = JsonBlock(closers=("```",), exact=True)
 _FENCE_WORDS = ("json", "tool_call", "tool_calls", "tool", "")
@@ -51,11 +53,10 @@ ENVELOPED = (
 )
 
 
-# --- headed ------------------------------------------------------------
+# --- the name in a header of markers, then the arguments as JSON ---------------------------------
 #
-# Dialects whose calls have their name in a header of markers, and then the arguments as JSON. Standard
-# library only. Dialects that share their markers are read alike, whichever of them is on: what stands
-# behind the marker tells them apart. They differ in how calls are written.
+# Dialects with the same markers are read alike, whichever of them is on: the text after the marker decides.
+# They differ in how `render.py` writes calls.
 
 _NAME_START = ascii_letters + digits + "_"
 _WORDS = re.compile(r'[^<>{}\[\]"]+')
@@ -140,9 +141,7 @@ HEADED: tuple[Dialect, ...] = (
 )
 
 
-# --- tagged ------------------------------------------------------------
-#
-# Dialects whose calls are tags, with values as text between tags. Standard library only.
+# --- tags, with values as text between them ------------------------------------------------------
 
 _NAME_ATTRIBUTE = r"""\s+name\s*=\s*["']([^"'<>]+)["']\s*>"""
 _LOOSE_NAME = r"""\s+name\s*=\s*["']?([^"'<>]+?)["']?\s*>"""
@@ -257,9 +256,7 @@ TAGGED = (
 )
 
 
-# --- literal ------------------------------------------------------------
-#
-# Dialects with a value grammar of their own: Python calls, and Gemma's literals. Standard library only.
+# --- literals: Python calls, and Gemma's own -----------------------------------------------------
 
 LITERAL: tuple[Dialect, ...] = (
     Dialect(

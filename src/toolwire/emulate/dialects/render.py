@@ -1,6 +1,7 @@
-"""Calls as a dialect writes them: for the history that a text-only model reads, and for the round trip that every dialect is held to.
+"""Writes calls in each dialect, for the history that a text-only model reads.
 
-`parse(render(call)) == call` for any JSON arguments that the tool's schema allows, with every marker inside strings. Standard library only.
+`parse(render(call)) == call` holds for all JSON arguments that the tool's schema allows, also with markers
+inside strings. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from typing import Any
 from toolwire.emulate.arguments import load_object
 from toolwire.emulate.grammars.tag_values import wants_string
 
-# --- render headed ------------------------------------------------------------
+# --- the name in a header ------------------------------------------------------------------------
 #
-# Calls with their name in a header, written. The arguments are JSON as they stand, so no marker in a
-# string can end them. Standard library only.
+# The arguments are plain JSON, so no marker inside a string can end them.
 
 _HEADED = {
     "mistral_compact": "[TOOL_CALLS]{name}[ARGS]{arguments}",
@@ -40,9 +40,7 @@ def _render(form: str) -> Callable[[str, str, Mapping[str, Any]], str]:
 RENDER_HEADED = {name: _render(form) for name, form in _HEADED.items()}
 
 
-# --- render literal ------------------------------------------------------------
-#
-# Calls with value grammars of their own, written. Standard library only.
+# --- literals ------------------------------------------------------------------------------------
 
 _KEYWORD = re.compile(r"[A-Za-z_]\w{0,99}\Z", re.ASCII)
 _WORDS = {True: "True", False: "False", None: "None"}
@@ -50,7 +48,7 @@ _QUOTE = '<|"|>'
 
 
 def _python(value: Any) -> str:
-    """A value as Python writes it. JSON's strings and numbers are Python's."""
+    """A value as a Python literal. JSON's strings and numbers are valid in Python."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {_python(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
@@ -97,9 +95,7 @@ def _gemma(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
 RENDER_LITERAL: dict[str, Callable[[str, str, Mapping[str, Any]], str]] = {"pythonic": _pythonic, "lfm2": _lfm2, "gemma": _gemma}
 
 
-# --- render tagged ------------------------------------------------------------
-#
-# Calls between tags, written. Standard library only.
+# --- tags ----------------------------------------------------------------------------------------
 
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
 _PLAIN_KEY = re.compile(r"[^<>\n\"'\s][^<>\n\"']*(?<!\s)\Z|[^<>\n\"'\s]\Z")
@@ -107,12 +103,12 @@ _XML_NAME = re.compile(r"[A-Za-z_][\w.-]*\Z", re.ASCII)
 
 
 def _no_angle(text: str) -> str:
-    """JSON without `<`: no marker can stand in it."""
+    """JSON without `<`, so that it contains no marker."""
     return text.replace("<", "\\u003c")
 
 
 def _value(value: Any, is_string: bool) -> str:
-    """A value between tags: text where it can not be mistaken for JSON, else JSON."""
+    """A value between tags: text if it cannot be mistaken for JSON, else JSON."""
     if not isinstance(value, str):
         return _no_angle(json.dumps(value, ensure_ascii=False))
     plain = "<" not in value and not value.lstrip().startswith('"') and (is_string or not _looks_like_json(value))
@@ -124,7 +120,7 @@ def _looks_like_json(text: str) -> bool:
 
 
 def _members(arguments: str, fits: Callable[[str, Any], object]) -> dict[str, Any] | None:
-    """The arguments one by one, where all of them fit between tags; else None, and they are written as the JSON they are."""
+    """The arguments, if all of them fit between tags; None: write them as JSON."""
     values = load_object(arguments or "{}")
     return values if values is not None and all(fits(key, value) for key, value in values.items()) else None
 
@@ -138,7 +134,7 @@ def _xml_name(key: str, value: Any) -> object:
 
 
 def _dsml_value(value: Any, is_string: bool) -> str:
-    """The rest of the parameter's tag and the value: the tag says whether it is text."""
+    """The rest of the parameter's tag, which says whether the value is text, and the value."""
     if isinstance(value, str) and "<" not in value:
         return f'string="true">{value}'
     return f'string="false">{_no_angle(json.dumps(value, ensure_ascii=False))}'
@@ -146,7 +142,7 @@ def _dsml_value(value: Any, is_string: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A call's tags around its parameters, or around JSON; `value` writes what stands in a parameter."""
+    """The tags of a call and its parameters. `value` writes the content of a parameter."""
 
     opening: str
     parameter: str
@@ -193,7 +189,7 @@ def _child(key: str, value: Any, schema: Mapping[str, Any]) -> str:
 
 
 def _quotable(value: str, schema: Mapping[str, Any], key: str) -> str:
-    """Entities carry `<`, so only what looks like JSON needs to be JSON."""
+    """A text with `<`, which entities can express: it is written as JSON only if it looks like JSON."""
     plain = not value.lstrip().startswith('"') and (wants_string(schema, key) or not _looks_like_json(value))
     return value if plain else json.dumps(value, ensure_ascii=False)
 
@@ -230,7 +226,7 @@ def _xtml_argument(key: str, value: Any) -> str:
 
 def _tag_is_tool(name: str, arguments: str, schema: Mapping[str, Any]) -> str:
     values = _members(arguments, _xml_name)
-    if values is None or name in values:  # a tag like the call's own could be its beginning
+    if values is None or name in values:  # a child with the call's own tag could be read as its beginning
         return f"<{name}>\n{_no_angle(arguments)}\n</{name}>"
     return f"<{name}>\n" + "".join(_child(key, value, schema) + "\n" for key, value in values.items()) + f"</{name}>"
 
@@ -243,12 +239,14 @@ RENDER_TAGGED: dict[str, Callable[[str, str, Mapping[str, Any]], str]] = {
 }
 
 
+# --- JSON objects with the name in them, and the table of all ------------------------------------
+
 Render = Callable[[str, str, Mapping[str, Any]], str]
-"""(name, arguments, the tool's schema) → the call as the dialect writes it."""
+"""(name, arguments, the tool's schema) → the call in the dialect."""
 
 
 def envelope(name: str, arguments: str, *, name_key: str = "name", arguments_key: str = "arguments") -> str:
-    """`{"name": …, "arguments": …}` with the arguments verbatim when they are JSON, else as a string."""
+    """`{"name": …, "arguments": …}` with the arguments verbatim if they are JSON, else as a string."""
     try:
         json.loads(arguments)
     except (ValueError, RecursionError):
@@ -304,7 +302,7 @@ RENDER: dict[str, Render] = {
 
 
 def render(dialect: str, name: str, arguments: str, *, schema: Mapping[str, Any] | None = None, nonce: str = "") -> str:
-    """One call, as this dialect writes it."""
+    """One call in this dialect."""
     if dialect == "sentinel":
         return sentinel(name, arguments, nonce)
     return RENDER[dialect](name, arguments, schema or {})

@@ -1,6 +1,7 @@
-"""The shapes that a dialect's data is written in: what an opener looks like, and the grammars that may follow it.
+"""The data types of dialects: openers, and the shapes of the blocks that follow them.
 
-Every grammar is a frozen table of facts; the generator that reads it is named in `emulate/scanner.py`'s table `GRAMMARS`. Standard library only.
+Each shape holds the facts of one format. The table `GRAMMARS` in `emulate/scanner.py` names the grammar that
+reads it. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,39 +12,39 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 NONCE = "{nonce}"
-"""Stands for the request's own token in the sentinel's markers."""
+"""Placeholder for the request's token in the sentinel's markers."""
 TOOL = "{tool}"
-"""Stands for the name of every declared tool, where the name is the marker."""
+"""Placeholder for the name of each declared tool, in markers that contain it."""
 
 _ENVELOPE = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 
 
 @dataclass(frozen=True, slots=True)
 class JsonBlock:
-    """One or several `{"name": …, "arguments": …}`, in any key order, also as an array; then a closer."""
+    """One or several `{"name": …, "arguments": …}`, in any key order, also as an array, and a closer."""
 
     closers: tuple[str, ...] = ()
     name_keys: frozenset[str] = frozenset({"name"})
     arguments_keys: frozenset[str] = frozenset({"arguments", "parameters"})
     exact: bool = False
-    """Only the keys of an envelope, and arguments must be there: for formats whose marker is ordinary JSON."""
+    """Accept only the keys of an envelope, and require arguments: for formats whose marker is ordinary JSON."""
     known_keys: frozenset[str] = _ENVELOPE
     separators: str = ","
-    """What may stand between two objects."""
+    """What may be between two objects."""
     separated: bool = False
-    """An object follows another only behind a separator."""
+    """Another object must follow a separator."""
     open_ended: bool = False
-    """The closer is seldom written: arguments that are no JSON end with their line."""
+    """Models seldom write the closer: arguments that are not JSON end with their line."""
     first: str = "{["
 
 
 @dataclass(frozen=True, slots=True)
 class TagBlock:
-    """Calls as tags, values as text between tags; `{…}` in place of the tags is the arguments as JSON.
+    """Calls as tags, with values as text between tags. The arguments may also be one JSON object.
 
-    `call_tag` and `parameter_tag` match one whole tag and name the call or the key in group 1; `name_child` is the tag that holds the name where
-    the call tag has none. A second group of `parameter_tag`, where it has one and it matched, is the value's type as the model says: `true` and
-    `string` for text as it stands, anything else for JSON.
+    `call_tag` and `parameter_tag` match one whole tag; group 1 is the name of the call or the key.
+    `name_child` is the tag around the name if the call tag has none. Group 2 of `parameter_tag`, if it
+    matched, is the value's type: `true` and `string` mean text, anything else JSON.
     """
 
     call_tag: re.Pattern[str]
@@ -54,26 +55,32 @@ class TagBlock:
     name_child: str | None = None
     entities: bool = False
     trim_newline: bool = False
-    """One newline behind the opening and one before the closing tag of a value belong to the markup."""
+    """One newline after the opening tag and one before the closing tag of a value belong to the markup."""
     bare_name: bool = False
     """The name is the text before the first tag; there is no call tag."""
     key_tags: tuple[str, str] | None = None
-    """The key stands behind `parameter_tag`: what closes it, and what opens the value."""
+    """The key follows `parameter_tag`. The tags that close the key and open the value."""
     tag_starts: tuple[str, ...] = ("<",)
     tag_end: str = ">"
     body_tags: tuple[re.Pattern[str], str] | None = None
-    """What stands around the arguments as JSON."""
+    """The tags around arguments that are one JSON object."""
     attribute_entities: bool = False
     parameter_start: str = ""
-    """How every parameter tag begins. A value that holds one may have lost its closer; empty: closers bear their parameter's name."""
+    """How every parameter tag begins. A value with one inside may have lost its closer.
+
+    Empty: the closer contains the parameter's name.
+    """
     not_inside: tuple[str, ...] = ()
-    """What no value holds: one that does has lost a tag. `{key}` stands for the parameter's name."""
+    """Texts that no value contains: a value with one has lost a tag. `{key}` is the parameter's name."""
     first: str = "<"
 
 
 @dataclass(frozen=True, slots=True)
 class ElementBlock:
-    """`<NAME>` … `</NAME>`: inside it children with the arguments, a YAML mapping, or a JSON object. Its opener is the whole tag."""
+    """`<NAME>` … `</NAME>` around child elements, a YAML mapping or a JSON object.
+
+    The opener is the whole tag.
+    """
 
     children: TagBlock
     first: str = "<"
@@ -89,11 +96,11 @@ class ElementBlock:
 
 @dataclass(frozen=True, slots=True)
 class PythonBlock:
-    """Python calls with keyword arguments, `NAME(key=value, …)`: in a list, or one after another; also envelopes of JSON in their place."""
+    """Python calls `NAME(key=value, …)`, in a list or one after another. JSON envelopes are accepted too."""
 
     wrapper_closers: tuple[str, ...] = ()
     exact: bool = False
-    """Only a list, and no envelopes: for a marker that is ordinary text. A call is held until it is whole."""
+    """Accept only a list, without envelopes, and hold calls until they are complete: for an ordinary marker."""
     call_close: str = ")"
     first: str = "[{_" + string.ascii_letters
 
@@ -103,20 +110,20 @@ class GemmaBlock:
     """`call:NAME{key:value, …}` in Gemma's own literals."""
 
     quote: str
-    """Stands on both sides of a string, which has no escapes."""
+    """The mark on both sides of a string. Strings have no escapes."""
     wrapper_closers: tuple[str, ...]
     untyped: bool = False
-    """Numbers and objects stand between quotes as well: the schema tells."""
+    """Numbers and objects are in quotes too, so the schema decides the type."""
     call_close: str = "}"
     first: str = "c"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadedBlock:
-    """Calls with their name in a header, then JSON: `functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, one or several.
+    """The name in a header, then JSON: `functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`.
 
-    A header is made of what `words` matches and of `marks`, each at most once; it ends where neither stands. The first of `headers` that matches all
-    of it, with a known tool as `name`, tells name and, where it has such a group, `id`.
+    A header consists of `words` and of `marks`, each mark at most once. The first of `headers` that matches
+    all of it with a known tool as `name` gives the name and, if it has such a group, the `id`.
     """
 
     headers: tuple[re.Pattern[str], ...]
@@ -124,16 +131,19 @@ class HeadedBlock:
     marks: tuple[str, ...]
     call_close: str
     wrapper_closers: tuple[str, ...] = ()
-    """What else may stand behind a call, each at most once, in any order; all closers may be missing."""
+    """Further closers, each at most once and in any order. All closers may be missing."""
     call_openers: tuple[str, ...] = ()
-    """What must stand before every call but the first."""
+    """What must come before every call except the first."""
     open_ended: bool = False
-    """The closer is seldom written: arguments that are no JSON end with their line."""
+    """Models seldom write the closer: arguments that are not JSON end with their line."""
     first: str = ""
 
 
 class Grammar(Protocol):
-    """What follows an opener. `first`: the characters that may stand first, white space apart; they tell apart what shares a marker."""
+    """A shape.
+
+    `first`: the characters that may come first after white space; they separate shapes with one marker.
+    """
 
     @property
     def first(self) -> str: ...
@@ -141,8 +151,11 @@ class Grammar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """`whole`: the marker is itself the beginning of the call's tag. `line_start`: only white space may stand before it on its line; `answer_start`:
-    in the whole answer, so that ordinary words can be a marker there and cost nothing behind it.
+    """A marker that may begin a block.
+
+    `whole`: the marker is itself the beginning of the call's tag. `line_start`: only white space may come
+    before it on its line. `answer_start`: only white space may come before it in the answer, so that ordinary
+    words can be a marker there and cost nothing later.
     """
 
     marker: str
@@ -154,7 +167,10 @@ class Opener:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`recovery`: what models write by habit, not what Toolwire taught: bound by law 12's rules on quotations."""
+    """One format of calls.
+
+    `recovery`: the prompt does not teach it, so law 12's rules on quotations apply.
+    """
 
     name: str
     openers: tuple[Opener, ...]

@@ -1,6 +1,7 @@
-"""The grammar of Gemma's calls: `call:NAME{key:value, …}`, strings between marks of their own and without escapes.
+"""The grammar of Gemma's calls: `call:NAME{key:value, …}`.
 
-Keys are bare words; a string may also be JSON's. Standard library only.
+Keys are words without quotes. Strings have Gemma's own quotes and no escapes, or are JSON strings. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.dialects.shapes import GemmaBlock
-from toolwire.emulate.grammars.literals import Emit, ended_call, flowing, json_string, literal_value, mend
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil, until
+from toolwire.emulate.grammars.literals import Emit, ended_call, json_string, literal_value, note_repair, streamed
+from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek, until
 from toolwire.emulate.grammars.tag_block import bare_name, short_text
 from toolwire.emulate.grammars.tag_values import escaped, typed
 
@@ -28,13 +29,13 @@ _TYPES = ("integer", "number", "boolean", "array", "object", "null")
 
 
 def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
-    """Calls one after another, then the closer. True when it stood there."""
+    """Reads calls one after another and the closer. False: there was no closer."""
     calls = 0
     while True:
         char = yield from peek(scan)
         if calls and char == "<":
             return (yield from literal(scan, block.wrapper_closers)) is not None
-        if char != "c" or (calls and scan.full) or (yield from literal(scan, (_CALL,))) is None:
+        if char != "c" or (calls and scan.at_call_limit) or (yield from literal(scan, (_CALL,))) is None:
             return False
         if not (yield from gemma_call(scan, block)):
             return False
@@ -42,32 +43,32 @@ def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
 
 
 def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
-    """One call. True: it came out."""
+    """Reads one call. True: it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "{":
         return False
     scan.open_call(name)
     parts: list[str] = []
     language = Gemma(block, scan.call.tool.parameters)  # type: ignore[union-attr]
-    read = yield from flowing(scan, parts, literal_value(scan, language, parts.append))
+    read = yield from streamed(scan, parts, literal_value(scan, language, parts.append))
     if read == OK and (yield from is_complete(scan)):
         return scan.close_call()
     if read == CUT:
         ended_call(scan)
     else:
-        yield from spoil(scan, (*block.wrapper_closers, "\n") if read == OK else block.wrapper_closers)
-    return scan.started
+        yield from give_up(scan, (*block.wrapper_closers, "\n") if read == OK else block.wrapper_closers)
+    return scan.candidate_open
 
 
 class Gemma:
-    """The language of one call."""
+    """Gemma's literals, as a `Language`."""
 
     brackets = {"{": "}", "[": "]"}  # noqa: RUF012
 
     def __init__(self, block: GemmaBlock, schema: Mapping[str, Any]) -> None:
         self._quote = block.quote
         self._schema = schema if block.untyped else {}
-        self._key = ""  # of the argument that is read
+        self._key = ""  # of the current argument
 
     def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
         if (yield from literal(scan, (self._quote,))) is not None:
@@ -98,13 +99,16 @@ class Gemma:
         text = raw.strip()
         written = _WORDS.get(text) or (text if _NUMBER.match(text) else None)
         if written is None:
-            mend(scan, "unquoted_string")
+            note_repair(scan, "unquoted_string")
             written = json.dumps(text, ensure_ascii=False)
         emit(written)
         return OK
 
     def _string(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
-        """A string's text is passed on while it is written, unless the schema makes something else of it."""
+        """Reads a string.
+
+        Its text is sent at once, unless the schema says that it is another type in quotes.
+        """
         keep = len(self._quote) - 1
         if depth == 1 and self._is_typed():
             pieces: list[str] = []
@@ -127,7 +131,7 @@ class Gemma:
 
 
 def token(scan: ToolCallParser, pattern: re.Pattern[str]) -> Reading:
-    """What the pattern matches here, not consumed; None where that is nothing, too long, or not known to be whole."""
+    """The text that the pattern matches, not consumed; None if it is empty, too long or incomplete."""
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + LONGEST + 1)
         if found is None or len(found.group()) > LONGEST:

@@ -1,4 +1,7 @@
-"""The grammar of JSON blocks: `{"name": …, "arguments": …}` in any key order, one or several, then a closer. Standard library only."""
+"""Grammars of calls in JSON: an object with name and arguments, or a name in a header before the arguments.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import HeadedBlock
-from toolwire.emulate.grammars.reading import CLOSED, CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil, string
+from toolwire.emulate.grammars.reading import CLOSED, CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek, string
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
 
 class Envelope:
-    """What one `{"name": …, "arguments": …}` has told so far. Arguments that come before the name wait in `parts`."""
+    """One `{"name": …, "arguments": …}` as far as it has been read.
+
+    `parts`: arguments that come before the name.
+    """
 
     __slots__ = ("complete", "issues", "name", "nested", "object", "other", "parts")
 
@@ -26,18 +32,18 @@ class Envelope:
         self.complete = False
         self.object = True
         self.issues: list[str] = []
-        self.other = False  # it has a member that no envelope has
-        self.nested = False  # its arguments hold objects, so that a missing brace may be one of theirs
+        self.other = False  # it has a member that is not part of an envelope
+        self.nested = False  # its arguments contain objects, so a missing brace may be one of theirs
 
 
 def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
-    """True when the block came to its closer; False leaves the scanner behind the last complete call, or its array's bracket."""
+    """Reads one or several envelopes, also as an array, and the closer. False: there was no closer."""
     array = False
     calls = 0
-    ready = True  # a call may stand here
+    ready = True  # a call may begin here
     while True:
         char = yield from peek(scan)
-        if char == "{" and ready and not (calls and scan.full):
+        if char == "{" and ready and not (calls and scan.at_call_limit):
             if not (yield from envelope_call(scan, block)):
                 return False
             calls += 1
@@ -59,11 +65,11 @@ def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
 
 
 def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
-    """One call. True: it came out."""
+    """Reads one envelope. True: it is a call."""
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
-        return scan.started
+        return scan.candidate_open
     if envelope.name is None or (not envelope.complete and (read != OK or block.exact or envelope.other)):
         return False
     if scan.call is None:
@@ -75,15 +81,15 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     call.issues += envelope.issues
     if read == FAIL:
         call.issues.append("unclosed_envelope")
-    closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only its last brace is missing
+    closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only the last brace is missing
     if not closed or not (yield from is_complete(scan)):
-        yield from spoil(scan, (*block.closers, "\n"))
-        return scan.started
+        yield from give_up(scan, (*block.closers, "\n"))
+        return scan.candidate_open
     return scan.close_call("ok" if envelope.object else "invalid")
 
 
 def members(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
-    """The members of an object whose brace stands here."""
+    """Reads the members of the object that begins here."""
     scan.position += 1
     char = yield from peek(scan)
     while char != "}":
@@ -103,6 +109,7 @@ def members(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: 
 
 
 def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+    """Reads one key and its value."""
     key = yield from string(scan, bare=True)
     if key is None:
         return CUT if scan.ended else FAIL
@@ -133,14 +140,14 @@ def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: b
 
 
 def _may_be_argument(scan: ToolCallParser, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the arguments may be one of them, so that they ended too early."""
+    """Whether a member after the arguments may belong to them, because they ended too early."""
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties
 
 
 def skip(scan: ToolCallParser) -> Reading:
-    """A value that nobody asked for."""
+    """Skips a value that is not part of the call."""
     flow = JsonFlow()
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
@@ -155,7 +162,7 @@ def skip(scan: ToolCallParser) -> Reading:
 
 
 def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
-    """The arguments: an object as it stands, a string of JSON unescaped once, null for none."""
+    """Reads the arguments: an object, a string that contains JSON, or null for none."""
     if envelope.complete:
         return FAIL
     if envelope.name is not None:
@@ -165,7 +172,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
     flow: JsonFlow | StringFlow = StringFlow() if char == '"' else JsonFlow()
     emit: Callable[[str], None] = scan.write if scan.call is not None else envelope.parts.append
     if char in "nN":
-        emit = _nowhere  # null: no arguments
+        emit = _discard  # null: no arguments
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
         if flow.out:
@@ -173,7 +180,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
         if flow.done:
             break
         if isinstance(flow, JsonFlow) and flow.failed:
-            return (yield from spoil(scan, ends(block))) if scan.call is not None else FAIL
+            return (yield from give_up(scan, ends(block))) if scan.call is not None else FAIL
         if scan.ended:
             if scan.call is None:
                 return CUT
@@ -190,28 +197,27 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
 
 
 def ends(block: JsonBlock) -> tuple[str, ...]:
-    """Where arguments end that are no JSON."""
+    """The texts that end arguments that are not JSON."""
     return (*block.closers, "\n") if block.open_ended or not block.closers else block.closers
 
 
-def _nowhere(text: str) -> None:
+def _discard(text: str) -> None:
     pass
 
 
-# --- headed block ------------------------------------------------------------
+# --- headed blocks -------------------------------------------------------------------------------
 #
-# The grammar of headed blocks: the name in a header of markers, then the arguments as JSON, then closers
-# that may be missing. A header is short (`LONGEST`), so a marker that only looks like a call costs little
-# and goes back to being text. Standard library only.
+# The name is in a header of markers; the arguments follow as JSON, and then closers that may be missing. A
+# header is short (`LONGEST`), so a marker that only looks like a call costs little.
 
 _FENCE = "```"
 
 
 def headed_block(scan: ToolCallParser, block: HeadedBlock) -> Reading:
-    """Calls one after another. Always leaves the scanner behind the last closer, or behind the last complete call."""
+    """Reads calls one after another. Always ends after the last closer, or after the last complete call."""
     calls = 0
     while (yield from peek(scan)):
-        if calls and scan.full:
+        if calls and scan.at_call_limit:
             break
         opened = (yield from literal(scan, block.call_openers)) if block.call_openers else None
         if (calls and opened is None) or not (yield from headed_call(scan, block)):
@@ -221,10 +227,10 @@ def headed_block(scan: ToolCallParser, block: HeadedBlock) -> Reading:
 
 
 def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
-    """One call and its closers. True: it came out."""
+    """Reads one call and its closers. True: it is a call."""
     text = yield from header(scan, block)
     char = yield from peek(scan)
-    found = named(scan, block, text)
+    found = match_header(scan, block, text)
     if found is None:
         return False
     if char:
@@ -234,21 +240,21 @@ def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
         return False
     scan.open_call(found["name"], id=found.groupdict().get("id") or None)
     if char != "{":  # no arguments, or the text ended before them
-        came = scan.close_call("ok" if char else "truncated")
+        is_call = scan.close_call("ok" if char else "truncated")
     elif (yield from object_arguments(scan, block)) == CLOSED:
-        came = scan.started
+        is_call = scan.candidate_open
     elif not (yield from is_complete(scan)):
-        yield from spoil(scan, (block.call_close, *block.wrapper_closers, "\n"))
-        came = scan.started
+        yield from give_up(scan, (block.call_close, *block.wrapper_closers, "\n"))
+        is_call = scan.candidate_open
     else:
-        came = scan.close_call()
-    if came:
+        is_call = scan.close_call()
+    if is_call:
         yield from skip_closers(scan, closers(block, text))
-    return came
+    return is_call
 
 
 def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
-    """The words and markers that stand here, consumed; what breaks off at `LONGEST` matches no header."""
+    """Consumes the words and markers of a header; "" if they exceed `LONGEST`."""
     text = ""
     marks = block.marks
     while len(text) <= LONGEST:
@@ -269,14 +275,14 @@ def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     return ""
 
 
-def named(scan: ToolCallParser, block: HeadedBlock, text: str) -> re.Match[str] | None:
-    """How the header reads: with a known tool where it can, since a name may hold what else ends it."""
+def match_header(scan: ToolCallParser, block: HeadedBlock, text: str) -> re.Match[str] | None:
+    """The match of a header; one with a known tool comes first, because names may contain separators."""
     readings = [found for pattern in block.headers if (found := pattern.fullmatch(text))]
     return next((found for found in readings if scan.registry.resolve(found["name"]) is not None), readings[0] if readings else None)
 
 
 def object_arguments(scan: ToolCallParser, block: HeadedBlock) -> Reading:
-    """The object that stands here, as it is written."""
+    """Reads the arguments, one object."""
     flow = JsonFlow()
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
@@ -286,7 +292,7 @@ def object_arguments(scan: ToolCallParser, block: HeadedBlock) -> Reading:
             return OK
         if flow.failed:
             every = (block.call_close, *block.wrapper_closers)
-            return (yield from spoil(scan, (*every, "\n") if block.open_ended else every))
+            return (yield from give_up(scan, (*every, "\n") if block.open_ended else every))
         if scan.ended:
             scan.write(scan.buffer[scan.position :])
             scan.position = len(scan.buffer)
@@ -296,7 +302,7 @@ def object_arguments(scan: ToolCallParser, block: HeadedBlock) -> Reading:
 
 
 def closers(block: HeadedBlock, header: str) -> tuple[str, ...]:
-    """What may stand behind the call's arguments; a fence is closed where the header opened one."""
+    """The closers that may follow the arguments, with that of a code fence if the header opened one."""
     return (*((_FENCE,) if _FENCE in header else ()), block.call_close, *block.wrapper_closers)
 
 

@@ -1,7 +1,8 @@
-"""Values in a literal grammar of their own, read from the scanner and passed on as JSON while they are written.
+"""Reads values in Python's or Gemma's literals and sends them as JSON while the model writes them.
 
-One engine reads what nests: objects, lists and tuples, without recursion, as deep as `MAX_DEPTH`. A `Language` reads keys and scalars. JSON that was
-passed on is never taken back: a tuple of one, or parentheses around a value, wait until they are told apart. Standard library only.
+`literal_value` reads objects, lists and tuples, without recursion and at most `MAX_DEPTH` deep. A `Language`
+reads keys and scalars. JSON that was sent is never taken back, so a parenthesis waits until it is clear
+whether it begins a tuple. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 Emit = Callable[[str], None]
 
-_VALUE, _KEY, _MORE = range(3)
-_MOST_UNDECIDED = 16  # what stands in them is copied once for each
+_VALUE, _KEY, _MORE = range(3)  # what is due next
+_MOST_UNDECIDED = 16  # undecided parentheses inside each other; their content is copied once for each level
 
 
 class Language(Protocol):
-    """`brackets`: what closes what. `key` and `scalar` read at the scanner's position, pass JSON on, and say OK, CUT or FAIL."""
+    """The literals of one language.
+
+    `brackets`: the closing bracket of each opening one. `key` and `scalar` read at the scanner's position,
+    emit JSON, and return OK, CUT or FAIL.
+    """
 
     @property
     def brackets(self) -> dict[str, str]: ...
@@ -33,7 +38,7 @@ class Language(Protocol):
 
 
 class _Open:
-    """A container that is open. `undecided`: parentheses that may yet turn out to be no tuple."""
+    """An open container. `undecided`: parentheses that may or may not be a tuple."""
 
     __slots__ = ("closer", "count", "keys", "undecided")
 
@@ -45,13 +50,13 @@ class _Open:
 
 
 class _Nesting:
-    """The containers that are open, and the JSON that they become."""
+    """The open containers, and the JSON that they become."""
 
     __slots__ = ("_emit", "_waiting", "stack")
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._waiting: list[list[str]] = []  # what stands in parentheses that are undecided, one in another
+        self._waiting: list[list[str]] = []  # the content of undecided parentheses, by level
         self.stack: list[_Open] = []
 
     def write(self, text: str) -> None:
@@ -61,7 +66,7 @@ class _Nesting:
             self._emit(text)
 
     def closes(self, char: str, due: int) -> bool:
-        """Whether this ends the innermost container; a key without its value does not."""
+        """Whether this character closes the innermost container; after a key it cannot."""
         return bool(self.stack) and char == self.stack[-1].closer and (due != _VALUE or char != "}")
 
     @property
@@ -69,18 +74,18 @@ class _Nesting:
         return len(self.stack) >= MAX_DEPTH or len(self._waiting) >= _MOST_UNDECIDED
 
     def separate(self) -> None:
-        """Before an item of a list, or a key."""
+        """Writes the comma before an item of a list or a key."""
         if self.stack[-1].count:
             self.write(", ")
         self.stack[-1].count += 1
 
     def item(self) -> None:
-        """Before a value."""
+        """Prepares for a value."""
         if self.stack and self.stack[-1].closer != "}":
             self.separate()
 
     def open(self, closer: str) -> int:
-        """A container begins; what is due in it."""
+        """Opens a container and returns what is due next."""
         self.item()
         if closer == ")":
             self._waiting.append([])
@@ -90,13 +95,13 @@ class _Nesting:
         return _KEY if closer == "}" else _VALUE
 
     def next(self) -> int:
-        """Behind a comma; what is due."""
+        """Handles a comma and returns what is due next."""
         if self.stack[-1].closer == ")":
             self.decide("[")
         return _KEY if self.stack[-1].closer == "}" else _VALUE
 
     def decide(self, before: str) -> None:
-        """The innermost parentheses are a tuple, or none."""
+        """Writes the innermost parentheses: `before` is "[" for a tuple, "" for a value in parentheses."""
         if self.stack[-1].undecided:
             self.stack[-1].undecided = False
             inside = self._waiting.pop()
@@ -112,7 +117,7 @@ class _Nesting:
 
 
 def literal_value(scan: ToolCallParser, language: Language, emit: Emit) -> Reading:
-    """One value: OK behind it, CUT where the text ended, FAIL where the language does not allow what stands there."""
+    """Reads one value and returns OK, CUT (the text ended) or FAIL (the language does not allow this text)."""
     nesting = _Nesting(emit)
     stack = nesting.stack
     due = _VALUE
@@ -150,7 +155,7 @@ def literal_value(scan: ToolCallParser, language: Language, emit: Emit) -> Readi
 
 
 def member_key(scan: ToolCallParser, language: Language, nesting: _Nesting) -> Reading:
-    """A key and its colon. The same key twice is no certain value."""
+    """Reads a key and its colon. A repeated key makes the value ambiguous: FAIL."""
     nesting.separate()
     parts: list[str] = []
     read = yield from language.key(scan, parts.append, len(nesting.stack))
@@ -170,14 +175,14 @@ def member_key(scan: ToolCallParser, language: Language, nesting: _Nesting) -> R
 
 
 def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
-    """A JSON string as it stands."""
+    """Reads a JSON string."""
     flow = JsonFlow()
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
         if flow.out:
             emit(flow.take())
         if flow.done:
-            mend(scan, *flow.issues)
+            note_repair(scan, *flow.issues)
             return OK
         if flow.failed:
             return FAIL
@@ -186,15 +191,15 @@ def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
         yield
 
 
-def mend(scan: ToolCallParser, *issues: str) -> None:
-    """Notes what was put right."""
+def note_repair(scan: ToolCallParser, *issues: str) -> None:
+    """Adds repairs to the call's issues, each once."""
     call = scan.call
     assert call is not None
     call.issues += [issue for issue in issues if issue not in call.issues]
 
 
-def flowing(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading:
-    """A reading whose JSON goes into `parts`: what came of one piece of text is sent as one."""
+def streamed(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading:
+    """Runs a reading that emits into `parts`, and sends the JSON of each chunk of text as one piece."""
     while True:
         try:
             next(reading)
@@ -208,6 +213,6 @@ def flowing(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading
 
 
 def ended_call(scan: ToolCallParser) -> None:
-    """The text ended amid the arguments."""
+    """Closes a call whose text ended inside the arguments."""
     scan.position = len(scan.buffer)
     scan.close_call("truncated")

@@ -1,7 +1,7 @@
 """The grammar of Python calls: `[f(a=1), g(b="x")]`, or one call after another, with keyword arguments only.
 
-A call is one when its name stands before a parenthesis with a keyword, `**{…}` or nothing behind it; anything else was a list, a link or a sum.
-Standard library only.
+After the name and the parenthesis must come a keyword, `**{…}` or the closing parenthesis. Anything else is
+not a call but a list, a link or a sum. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import PythonBlock
 from toolwire.emulate.grammars.json_block import envelope_call
-from toolwire.emulate.grammars.literals import Emit, ended_call, flowing, literal_value, mend
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, is_complete, literal, peek, spoil
+from toolwire.emulate.grammars.literals import Emit, ended_call, literal_value, note_repair, streamed
+from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek
 from toolwire.emulate.grammars.tag_block import bare_name, cut_call
 from toolwire.emulate.grammars.tag_values import escaped
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
-# --- python values ------------------------------------------------------------
+# --- values --------------------------------------------------------------------------------------
 #
-# Python's literals: strings in either quote, tripled, raw, put together from several; numbers; True, False
-# and None; lists, tuples and dicts. `true`, `false` and `null` count as well, as models that learned JSON
-# write them. A line break inside a simple string is mended. Expressions, names, sets, bytes and f-strings
-# are no literals. Standard library only.
+# Python's literals: strings (either quote, triple, raw, adjacent), numbers, True, False and None, lists, tuples
+# and dicts. `true`, `false` and `null` count too, because models mix them in. A line break inside a simple
+# string is repaired. Expressions, names, sets, bytes and f-strings are not literals.
 
 _RUNS = {'"': re.compile(r'[^"\\\n]*'), "'": re.compile(r"[^'\\\n]*"), '"""': re.compile(r'[^"\\]*'), "'''": re.compile(r"[^'\\]*")}
 _QUOTES = "\"'"
@@ -47,7 +46,7 @@ _NAMED = re.compile(r"\{([^{}\n]{0,80})(\}?)")
 
 
 class Python:
-    """The language of keyword arguments."""
+    """Python's literals, as a `Language`."""
 
     brackets = {"{": "}", "[": "]", "(": ")"}  # noqa: RUF012
 
@@ -82,7 +81,7 @@ PYTHON = Python()
 
 
 def whole_token(scan: ToolCallParser) -> Reading:
-    """A word or a number, not consumed; None where it is too long, or nothing shows that it is whole."""
+    """A word or a number, not consumed; None if it is too long or not certainly complete."""
     while True:
         found = _TOKEN.match(scan.buffer, scan.position, scan.position + _LONGEST_TOKEN + 1)
         assert found is not None
@@ -96,7 +95,7 @@ def whole_token(scan: ToolCallParser) -> Reading:
 
 
 def number(token: str) -> str | None:
-    """A number of Python's as JSON: verbatim where it is JSON's as well."""
+    """A Python number as JSON; verbatim if it is also a JSON number."""
     if _JSON_NUMBER.match(token):
         return token
     if _PYTHON_INTEGER.match(token):
@@ -106,7 +105,7 @@ def number(token: str) -> str | None:
 
 
 def integer(token: str) -> str | None:
-    """An integer of Python's in decimal digits; None where it is none, or has more of them than Python writes."""
+    """A Python integer in decimal digits; None if it is not one, or has more digits than Python converts."""
     try:
         return str(int(token, 0)) if _PYTHON_INTEGER.match(token) else None
     except ValueError:
@@ -114,14 +113,14 @@ def integer(token: str) -> str | None:
 
 
 def prefixed(scan: ToolCallParser) -> Reading:
-    """Whether what stands here is a string's prefix, and not a word."""
+    """Whether the letter here is a string's prefix and not a word."""
     while scan.position + 1 >= len(scan.buffer) and not scan.ended:
         yield
     return scan.position + 1 < len(scan.buffer) and scan.buffer[scan.position + 1] in _QUOTES
 
 
 def string(scan: ToolCallParser, emit: Emit) -> Reading:
-    """A string, and those that follow it: Python puts them together."""
+    """Reads a string and the strings that follow it, which Python joins."""
     emit('"')
     while True:
         read = yield from one_string(scan, emit)
@@ -134,6 +133,7 @@ def string(scan: ToolCallParser, emit: Emit) -> Reading:
 
 
 def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
+    """Reads one string, without writing its quotes."""
     raw = scan.buffer[scan.position] in "rR"
     scan.position += scan.buffer[scan.position] not in _QUOTES
     quote = scan.buffer[scan.position]
@@ -159,18 +159,18 @@ def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
             if read != OK:
                 return read
         elif scan.buffer[stop] == "\n":
-            mend(scan, "control_character")
+            note_repair(scan, "control_character")
             emit("\\n")
             scan.position += 1
         elif closer.startswith(scan.buffer[stop:]) and not scan.ended:
-            yield  # quotes that may yet be three
+            yield  # these quotes may become three
         else:
             emit(escaped(quote))
             scan.position += 1
 
 
 def escape(scan: ToolCallParser, emit: Emit, raw: bool) -> Reading:
-    """What stands behind a backslash; an escape that Python does not know stays as it is."""
+    """Reads an escape; one that Python does not know keeps its backslash."""
     while scan.position + 1 >= len(scan.buffer):
         if scan.ended:
             return CUT
@@ -192,7 +192,7 @@ def escape(scan: ToolCallParser, emit: Emit, raw: bool) -> Reading:
 
 
 def coded(scan: ToolCallParser, emit: Emit, kind: str) -> Reading:
-    """A character by its number or its name. What is no such escape after all keeps its backslash, and is mended."""
+    """Reads an escape with a character's number or name. A wrong one is repaired: it keeps its backslash."""
     pattern = _CODES.get(kind) or (_NAMED if kind == "N" else _OCTAL)
     start = scan.position + (1 if kind in "01234567" else 2)
     while True:
@@ -207,7 +207,7 @@ def coded(scan: ToolCallParser, emit: Emit, kind: str) -> Reading:
     if character is None:
         if scan.ended and (found is None or found.end() == len(scan.buffer)):
             return CUT
-        mend(scan, "bad_escape")
+        note_repair(scan, "bad_escape")
         emit("\\\\")
         scan.position += 1
         return OK
@@ -218,7 +218,10 @@ def coded(scan: ToolCallParser, emit: Emit, kind: str) -> Reading:
 
 
 def _character(kind: str, code: str) -> str | None:
-    """One character as the inside of a JSON string. Halves of a pair stay escapes: JSON puts them together."""
+    """One character as the inside of a JSON string.
+
+    Halves of a surrogate pair stay escapes; JSON joins them.
+    """
     if kind == "N":
         try:
             return escaped(unicodedata.lookup(code))
@@ -230,13 +233,15 @@ def _character(kind: str, code: str) -> str | None:
     return escaped(chr(point)) if point < 0x110000 else None
 
 
+# --- calls ---------------------------------------------------------------------------------------
+
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 
 
 def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
-    """True when the block came to its end; False leaves the scanner behind the last complete call."""
+    """Reads calls, in a list or one after another, and the closer. False: the block has no proper end."""
     listed = False
-    ready = True  # a call may stand here
+    ready = True  # a call may begin here
     calls = 0
     while True:
         char = yield from peek(scan)
@@ -256,7 +261,7 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
             scan.position += 1
         elif calls and char == "<":
             return (yield from literal(scan, block.wrapper_closers)) is not None
-        elif (block.exact and not ready) or (calls and scan.full) or not (yield from any_call(scan, block, char)):
+        elif (block.exact and not ready) or (calls and scan.at_call_limit) or not (yield from any_call(scan, block, char)):
             return False
         else:
             ready = False
@@ -264,13 +269,14 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
 
 
 def any_call(scan: ToolCallParser, block: PythonBlock, char: str) -> Reading:
-    """One call. True: it came out."""
+    """Reads one call, also as a JSON envelope. True: it is a call."""
     if char == "{":
         return False if block.exact else (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
     return (yield from python_call(scan, block))
 
 
 def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
+    """Reads one `NAME(…)`. True: it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
         return False
@@ -283,29 +289,33 @@ def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
     scan.open_call(name, hold=block.exact)
     parts: list[str] = []
     if read == "**":
-        done = yield from flowing(scan, parts, literal_value(scan, PYTHON, parts.append))
+        done = yield from streamed(scan, parts, literal_value(scan, PYTHON, parts.append))
         last = yield from peek(scan)
         if done == OK and last == ",":
             scan.position += 1
             last = yield from peek(scan)
         done = done if done != OK or last == ")" else FAIL if last else CUT
     else:
-        done = yield from flowing(scan, parts, keyword_arguments(scan, read, parts.append))
+        done = yield from streamed(scan, parts, keyword_arguments(scan, read, parts.append))
     if done == CUT:
         ended_call(scan)
-        return scan.started
+        return scan.candidate_open
     if done == FAIL:
-        yield from spoil(scan, block.wrapper_closers or ("\n",))
-        return scan.started
+        yield from give_up(scan, block.wrapper_closers or ("\n",))
+        return scan.candidate_open
     scan.position += 1
     if not (yield from is_complete(scan)):
-        yield from spoil(scan, (*block.wrapper_closers, "\n"))
-        return scan.started
+        yield from give_up(scan, (*block.wrapper_closers, "\n"))
+        return scan.candidate_open
     return scan.close_call()
 
 
 def first_argument(scan: ToolCallParser) -> Reading:
-    """What the parentheses begin with: a keyword (consumed with its sign), `**` before a dict, or "" for nothing; else CUT or FAIL."""
+    """Reads the beginning of the arguments.
+
+    Returns `=` and the first keyword (consumed with its sign), `**` before a dict, "" without arguments, CUT
+    or FAIL.
+    """
     char = yield from peek(scan)
     if char == ")":
         return ""
@@ -318,6 +328,7 @@ def first_argument(scan: ToolCallParser) -> Reading:
 
 
 def keyword(scan: ToolCallParser) -> Reading:
+    """Consumes a keyword and its sign and returns `=` and the keyword; else CUT or FAIL."""
     while True:
         found = _KEYWORD.match(scan.buffer, scan.position)
         if found is None:
@@ -339,7 +350,7 @@ def keyword(scan: ToolCallParser) -> Reading:
 
 
 def keyword_arguments(scan: ToolCallParser, first: str, emit: Emit) -> Reading:
-    """Keywords and values up to the closing parenthesis, which is not consumed."""
+    """Reads keywords and values up to the closing parenthesis, which is not consumed."""
     if not first:
         return OK
     before = "{"

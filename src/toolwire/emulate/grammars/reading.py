@@ -1,7 +1,9 @@
-"""What the grammars of a block read with, as generators: from the scanner's buffer, asking for more text by yielding.
+"""The steps that grammars are built from: generators that read the scanner's buffer and yield to get more
+text.
 
-A generator decides nothing before it has the characters that decide it, so that the cuts between pieces never show (law 4). Once the end of the text
-is known it never yields. What it consumed without making a call of it is text again: the scanner knows where the block began. Standard library only.
+A generator decides nothing before it has the characters that decide it, so the cuts between chunks do not
+matter (law 4). When the end of the text is known, it does not yield any more. Text that it consumed without
+making a call becomes text again, because the scanner knows where the block began. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 Reading = Generator[None, None, Any]
 
 OK, CUT, FAIL, CLOSED = "ok", "cut", "fail", "closed"
-# OK: read to its end. CUT: the text ended first. FAIL: the grammar does not allow what stands there. CLOSED: the call came to its end on the way.
+# The result of a step. OK: read to its end. CUT: the text ended first. FAIL: the grammar does not allow this.
+# CLOSED: the call has already been closed.
 
-LONGEST = 512  # of a name, a key, a tag
+LONGEST = 512  # characters of a name, a key or a tag
 
 _WHITE = re.compile(r"\s*")
 _LITERAL = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -27,13 +30,13 @@ _SINGLE = re.compile(r"'[^'\\\x00-\x1f]*'")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TAG = re.compile(r"<[^<>\n]*")
 _CLOSING = re.compile(r"(?:[^\S\n]|[}\]),;])*")
-_REST = re.compile(r"[^\n<\[{]*")  # of a line, up to what may be another call
+_REST = re.compile(r"[^\n<\[{]*")  # the rest of a line, up to what may be another call
 _MEMBER = re.compile(r"[\w-]+\s*[:=]")
 _LEFT_OVER = re.compile(r"'[}\])]")
 
 
 def peek(scan: ToolCallParser) -> Reading:
-    """Skips white space; the next character, or "" at the end of the text."""
+    """Skips white space and returns the next character, which is not consumed; "" at the end of the text."""
     while True:
         scan.position = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if scan.position < len(scan.buffer):
@@ -44,7 +47,7 @@ def peek(scan: ToolCallParser) -> Reading:
 
 
 def literal(scan: ToolCallParser, options: tuple[str, ...]) -> Reading:
-    """Consumes one of `options` where it stands; else None, and nothing is consumed."""
+    """Consumes the first of `options` that is here and returns it; None, and nothing consumed, if none is."""
     while True:
         for option in options:
             if scan.buffer.startswith(option, scan.position):
@@ -57,7 +60,7 @@ def literal(scan: ToolCallParser, options: tuple[str, ...]) -> Reading:
 
 
 def tag(scan: ToolCallParser) -> Reading:
-    """The whole tag that stands here, not consumed; None where no tag stands."""
+    """The whole tag at this position, not consumed; None if there is none."""
     while True:
         stop = _TAG.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if stop - scan.position > LONGEST:
@@ -70,7 +73,10 @@ def tag(scan: ToolCallParser) -> Reading:
 
 
 def string(scan: ToolCallParser, bare: bool = False) -> Reading:
-    """A short string: consumed and decoded, or None. `bare`: a word without quotes will do."""
+    """Consumes and decodes a short string; None if there is none.
+
+    `bare`: a word without quotes counts too.
+    """
     char = scan.buffer[scan.position]
     pattern = _LITERAL if char == '"' else _SINGLE if char == "'" else _WORD if bare else None
     if pattern is None:
@@ -94,16 +100,16 @@ def string(scan: ToolCallParser, bare: bool = False) -> Reading:
 
 
 def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Callable[[str], None]) -> Reading:
-    """Hands everything before the first closer to `emit`, holding back `keep` characters that may still belong to it; consumes the closer.
+    """Passes the text before the first closer to `emit` and consumes the closer. False: the text ended first.
 
-    False at the end.
+    Holds back `keep` characters that may be the beginning of a closer.
     """
     while True:
-        places = [(place, closer) for closer in closers if (place := scan.buffer.find(closer, scan.position)) >= 0]
-        if places:
-            place, closer = min(places)
-            emit(scan.buffer[scan.position : place])
-            scan.position = place + len(closer)
+        found = [(start, closer) for closer in closers if (start := scan.buffer.find(closer, scan.position)) >= 0]
+        if found:
+            start, closer = min(found)
+            emit(scan.buffer[scan.position : start])
+            scan.position = start + len(closer)
             return True
         if scan.ended:
             emit(scan.buffer[scan.position :])
@@ -117,10 +123,10 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
 
 
 def is_complete(scan: ToolCallParser) -> Reading:
-    """Whether a call whose arguments just ended really ends here; nothing is consumed.
+    """Whether a call whose arguments just ended really ends here; consumes nothing.
 
-    Where its line goes on with a further member, or with text that has the end of a string in it, the arguments ended too early: at one bracket too
-    many, or at a quotation mark that the model forgot to escape.
+    If the line continues with another member or with the end of a string, the arguments ended too early: at
+    one bracket too many, or at a quotation mark that the model forgot to escape.
     """
     while True:
         limit = scan.position + LONGEST
@@ -135,8 +141,11 @@ def is_complete(scan: ToolCallParser) -> Reading:
         yield
 
 
-def spoil(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
-    """The call's arguments are no JSON that can be mended. What was sent stays: the rest follows verbatim. What was held becomes text, all of it."""
+def give_up(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
+    """Closes a call whose arguments cannot be repaired.
+
+    A held call becomes text; else the rest is sent verbatim.
+    """
     call = scan.call
     assert call is not None
     keep = max(map(len, closers)) - 1

@@ -1,4 +1,7 @@
-"""The grammar of tag blocks: calls as tags, values as text between tags, or JSON in their place. Standard library only."""
+"""Grammars of calls between tags.
+
+Arguments are values between tags, or JSON, or YAML. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from toolwire.core.yaml import read_mapping
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import JsonBlock, TagBlock
 from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.grammars.json_block import envelope_call
-from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, literal, peek, spoil, tag, until
+from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, give_up, literal, peek, tag, until
 from toolwire.emulate.grammars.tag_values import attribute, declared, parameter, unescape, wants_string
-from toolwire.emulate.grammars.yaml_values import yaml_mapping
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -23,7 +26,7 @@ _NAME = re.compile(r"[\w.-]*", re.ASCII)
 
 
 def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
-    """Calls one after another, then the wrapper's closer."""
+    """Reads calls one after another and the wrapper's closer. False: there was no closer."""
     if block.bare_name:
         return (yield from named_call(scan, block))
     calls = 0
@@ -37,7 +40,7 @@ def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
             scan.position += len(text)
             return True
         found = block.call_tag.fullmatch(text)
-        if found is None or (calls and scan.full):
+        if found is None or (calls and scan.at_call_limit):
             return False
         scan.position += len(text)
         if not (yield from tag_call(scan, block, attribute(block, found.group(1)), text)):
@@ -48,22 +51,22 @@ def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
 
 
 def whole_tag(scan: ToolCallParser, block: TagBlock) -> Reading:
-    """The whole tag that stands here, not consumed; None where no tag stands."""
+    """The whole tag at this position, not consumed; None if there is none."""
     if block.tag_end == ">":
         return (yield from tag(scan))
     while True:
         rest = scan.buffer[scan.position : scan.position + LONGEST]
-        place = rest.find(block.tag_end)
+        end = rest.find(block.tag_end)
         begun = any(start.startswith(rest) or rest.startswith(start) for start in block.tag_starts)
-        if place >= 0 and begun:
-            return rest[: place + len(block.tag_end)]
+        if end >= 0 and begun:
+            return rest[: end + len(block.tag_end)]
         if not begun or scan.ended or len(rest) == LONGEST:
             return None
         yield
 
 
 def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: str) -> Reading:
-    """One call. True: it came out."""
+    """Reads one call after its tag. True: it is a call."""
     if name is None:
         if (yield from peek(scan)) == "{":
             if not (yield from envelope_call(scan, JsonBlock(closers=(block.call_close,)))):
@@ -77,11 +80,11 @@ def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: st
     if opened.endswith("/>"):
         return scan.close_call()
     read = yield from tag_arguments(scan, block)
-    return scan.started if read == CLOSED else scan.close_call()
+    return scan.candidate_open if read == CLOSED else scan.close_call()
 
 
 def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
-    """One call whose name is the text before the first tag. It is a call once what follows the name goes on like one."""
+    """Reads one call whose name is the text before the first tag. What follows the name must fit a call."""
     name = yield from bare_name(scan)
     if name is None:
         return False
@@ -91,11 +94,11 @@ def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
         return cut_call(scan, name) if not char or (char == "<" and text is None) else False
     scan.open_call(name)
     read = yield from tag_arguments(scan, block)
-    return scan.started if read == CLOSED else scan.close_call()
+    return scan.candidate_open if read == CLOSED else scan.close_call()
 
 
 def bare_name(scan: ToolCallParser) -> Reading:
-    """A name without quotes: consumed once the character behind it has come, so that it is whole; else None."""
+    """Consumes a name without quotes when the character after it shows that it is complete; else None."""
     while True:
         stop = _NAME.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         size = stop - scan.position
@@ -109,7 +112,7 @@ def bare_name(scan: ToolCallParser) -> Reading:
 
 
 def cut_call(scan: ToolCallParser, name: str) -> bool:
-    """The text ended right behind a name: a call only where the model was cut off, and then a truncated one. True: it came out."""
+    """The text ended right after a name: a truncated call if the token limit cut it off, else no call."""
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False
     scan.open_call(name, hold=True)
@@ -118,6 +121,7 @@ def cut_call(scan: ToolCallParser, name: str) -> bool:
 
 
 def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """The tool's name from a child element such as `<name>`; None if there is none."""
     if (yield from tag(scan) if (yield from peek(scan)) == "<" else _nothing()) != f"<{block.name_child}>":
         return None
     scan.position += len(f"<{block.name_child}>")
@@ -126,15 +130,15 @@ def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
 
 
 def short_text(scan: ToolCallParser, closer: str) -> Reading:
-    """The text up to `closer`, consumed with it; None where it is too long, or the text ended."""
-    while (place := scan.buffer.find(closer, scan.position)) < 0:
+    """Consumes the text up to `closer`, and the closer; None if it is too long or the text ends first."""
+    while (end := scan.buffer.find(closer, scan.position)) < 0:
         if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
             return None
         yield
-    if place - scan.position > LONGEST:
+    if end - scan.position > LONGEST:
         return None
-    text = scan.buffer[scan.position : place]
-    scan.position = place + len(closer)
+    text = scan.buffer[scan.position : end]
+    scan.position = end + len(closer)
     return text
 
 
@@ -144,7 +148,7 @@ def _nothing() -> Reading:
 
 
 def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
-    """Parameters up to the call's closing tag."""
+    """Reads the parameters and the call's closing tag."""
     given: set[str] = set()
     while True:
         char = yield from peek(scan)
@@ -166,7 +170,7 @@ def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
         scan.position += len(text)
         key = (yield from key_between(scan, block.key_tags)) if block.key_tags else attribute(block, found.group(1))
         if key is None or key in given or (block.call_close == f"</{key}>" and declared(scan, key) is None):
-            return (yield from broken(scan, block))  # of two values for one parameter neither is certain; nor is a call inside the call
+            return (yield from broken(scan, block))  # a repeated parameter or a nested call is ambiguous
         scan.write((", " if given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
         given.add(key)
         if (yield from parameter(scan, block, key, found.group(2) if found.re.groups > 1 else None, given)) == CLOSED:
@@ -174,7 +178,7 @@ def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
 
 
 def _ends_unclosed(scan: ToolCallParser, block: TagBlock, text: str | None, given: set[str]) -> bool:
-    """Whether the tag here shows that the call's own closing tag was left out: the wrapper closes, or the next call begins."""
+    """Whether the call's closing tag is missing: the wrapper closes here, or the next call begins."""
     if not text or not _has_required(scan, given) or not (text in block.wrapper_closers or (given and block.call_tag.fullmatch(text))):
         return False
     scan.call.issues.append("unclosed")  # type: ignore[union-attr]
@@ -182,16 +186,16 @@ def _ends_unclosed(scan: ToolCallParser, block: TagBlock, text: str | None, give
 
 
 def broken(scan: ToolCallParser, block: TagBlock) -> Reading:
-    """Neither a parameter nor the end stands here: cut off amid a tag, or not what the grammar allows."""
+    """Neither a parameter nor the end follows: the text ended inside a tag, or breaks the grammar."""
     if scan.ended:
         scan.position = len(scan.buffer)
         scan.close_call("truncated")
         return CLOSED
-    return (yield from spoil(scan, (block.call_close,)))
+    return (yield from give_up(scan, (block.call_close,)))
 
 
 def _end_between(scan: ToolCallParser, given: set[str]) -> str:
-    """The text ended after a parameter. Only the closing tags are missing if all required parameters are there."""
+    """The text ended after a parameter. With all required parameters only the closing tags are missing."""
     if scan.reason == "length" or not _has_required(scan, given):
         scan.close_call("truncated")
         return CLOSED
@@ -206,7 +210,7 @@ def _has_required(scan: ToolCallParser, given: set[str]) -> bool:
 
 
 def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
-    """A key that stands between tags of its own, and the tag that opens its value."""
+    """Consumes a key between its own tags, and the tag that opens its value; None if they are not here."""
     key = yield from short_text(scan, tags[0])
     if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<" or (yield from literal(scan, (tags[1],))) is None:
         return None
@@ -214,12 +218,13 @@ def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
 
 
 def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """Reads arguments that are one JSON object, and the call's closing tag."""
     flow = JsonFlow()
     while not flow.done:
         scan.position = flow.run(scan.buffer, scan.position)
         scan.write(flow.take())
         if flow.failed:
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         if flow.done:
             break
         if scan.ended:
@@ -238,15 +243,15 @@ def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
     closing = (block.call_close, block.body_tags[1] if block.body_tags else "", *block.wrapper_closers)
     if scan.ended and text is None and any(one.startswith(scan.buffer[scan.position :]) for one in closing):
         return OK
-    return OK if text and text in block.wrapper_closers else (yield from spoil(scan, (block.call_close,)))
+    return OK if text and text in block.wrapper_closers else (yield from give_up(scan, (block.call_close,)))
 
 
-# --- element block ------------------------------------------------------------
+# --- element blocks ------------------------------------------------------------------------------
 #
-# The grammar of calls whose tag is the tool's name: `<NAME>` … `</NAME>`. What stands between is told by
-# its first character: `<` children with the arguments, `{` a JSON object, a letter or a quote a YAML
-# mapping. The tag may be ordinary markup that happens to be called like a tool, so a call is held until it
-# is whole, unless its first child is a parameter that the tool declares. Standard library only.
+# The tag is the tool's name: `<NAME>` … `</NAME>`. The first character inside decides what follows: `<` child
+# elements with the arguments, `{` a JSON object, anything else a YAML mapping. The tag may be ordinary markup
+# with the name of a tool, so the call is held until it is complete, unless its first child is a declared
+# parameter.
 
 _FIRST_KEY = re.compile(r"[^<>\n]{0,512}?:[ \t\r\n]")
 _WHITE = re.compile(r"\s*")
@@ -254,7 +259,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: ToolCallParser, block: ElementBlock) -> Reading:
-    """One call. True: it came out."""
+    """Reads one call. True: it is a call."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1
@@ -272,7 +277,7 @@ def element_block(scan: ToolCallParser, block: ElementBlock) -> Reading:
 
 
 def white_space(scan: ToolCallParser) -> Reading:
-    """Skips white space; how much of it stands on the line that it ends on."""
+    """Skips white space and returns the part of it that is on the last line."""
     indent = ""
     while True:
         stop = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
@@ -285,6 +290,7 @@ def white_space(scan: ToolCallParser) -> Reading:
 
 
 def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Reading:
+    """Reads a call whose arguments are child elements."""
     text = yield from tag(scan)
     children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
     found = children.parameter_tag.fullmatch(text) if text else None
@@ -295,11 +301,11 @@ def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Readi
     known = found is None or (isinstance(properties, Mapping) and found.group(1) in properties)
     scan.open_call(name, hold=not known)
     read = yield from tag_arguments(scan, children)
-    return scan.started if read == CLOSED else scan.close_call()
+    return scan.candidate_open if read == CLOSED else scan.close_call()
 
 
 def json_call(scan: ToolCallParser, closer: str) -> Reading:
-    """An object, and nothing else before the closing tag."""
+    """Reads a call whose arguments are one JSON object, with nothing after it before the closing tag."""
     call = scan.call
     assert call is not None
     flow = JsonFlow()
@@ -320,7 +326,7 @@ def json_call(scan: ToolCallParser, closer: str) -> Reading:
 
 
 def at_key(scan: ToolCallParser) -> Reading:
-    """Whether a line begins here with a key and its colon."""
+    """Whether the line begins with a key and its colon."""
     while True:
         found = _FIRST_KEY.match(scan.buffer, scan.position)
         if found is not None:
@@ -332,12 +338,13 @@ def at_key(scan: ToolCallParser) -> Reading:
 
 
 def yaml_call(scan: ToolCallParser, closer: str, indent: str) -> Reading:
+    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`)."""
     call = scan.call
     assert call is not None
     pieces = [indent]
     if not (yield from until(scan, (closer,), len(closer) - 1, pieces.append)):
         return scan.close_call("truncated")
-    values = yaml_mapping("".join(pieces), lambda key: wants_string(call.tool.parameters, key))
+    values = read_mapping("".join(pieces), lambda key: wants_string(call.tool.parameters, key))
     if values is None:
         return scan.close_call("invalid")
     scan.write(json.dumps(values, ensure_ascii=False))

@@ -1,4 +1,7 @@
-"""Values between tags: where one ends, also where its closer was left out, and what it is as JSON. Standard library only."""
+"""Reads values between tags: finds their end, also without a closing tag, and writes them as JSON.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import TagBlock
-from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, spoil
+from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, give_up
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -18,19 +21,22 @@ _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 _PARTIAL_ENTITY = re.compile(r"&(?:[a-z]{0,4}|#[0-9]{0,7}|#[xX][0-9a-fA-F]{0,6})\Z")
 _LONGEST_ENTITY = len("&#x10ffff;")
 _TEXT_KINDS = ("true", "string")
-_MOST_BLANKS = 64  # before a tag on a line of its own
+_MOST_BLANKS = 64  # before a tag on its own line
 _LINE_START = re.compile(r"\n[^\S\n]*\Z")
 _ENTITY = re.compile(r"&(lt|gt|amp|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 
 
 def attribute(block: TagBlock, text: str | None) -> str | None:
+    """The value of a tag's attribute."""
     return unescape(text) if text and block.attribute_entities else text
 
 
 def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
-    """One value. Text of a string parameter is sent while it is written; anything else once it is whole and its type is known.
+    """Reads one value. A string's text is sent while the model writes it; other values when they are
+    complete.
 
-    `kind` is the type as the model says, where the dialect says types; else the schema tells. `given`: the parameters up to this one.
+    `kind`: the type that the model wrote, in dialects that write types; else the schema decides. `given`: the
+    parameters so far, with this one.
     """
     verbatim = kind in _TEXT_KINDS
     is_string = verbatim or (kind is None and wants_string(scan.call.tool.parameters, key))  # type: ignore[union-attr]
@@ -49,7 +55,7 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
         closed = yield from value_text(scan, block, key, given, last.push)
         if closed is None:
             last.flush(False)
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         last.flush(closed)
         scan.write('"' if closed else "")
     else:
@@ -57,14 +63,14 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
         raw = "".join(pieces)
         if closed is None:
             scan.write(escaped(raw, opened=True))
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         if closed and block.trim_newline:
             raw = raw.removesuffix("\n")
         if block.entities:
             raw = unescape(raw)
         if closed and not is_string and _is_malformed(scan, key, kind, raw):
             scan.write(raw)
-            return (yield from spoil(scan, (block.call_close,)))
+            return (yield from give_up(scan, (block.call_close,)))
         scan.write(typed(scan, raw, is_string) if closed else escaped(raw, opened=True))
     if closed:
         return OK
@@ -73,20 +79,22 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
 
 
 def value_text(scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]) -> Reading:
-    """Hands a value's text to `emit` and consumes its closer. True: closed. False: the text ended. None: where it ends is not certain.
+    """Passes a value's text to `emit` and consumes its closer.
 
-    A closer that was left out is certain where the value's last line has no tag and is followed by a line with the tag of another declared parameter,
-    or by the closing tags of the call and its wrapper.
+    True: the value is closed. False: the text ended first. None: it is uncertain where the value ends.
+
+    A value without its closer certainly ends where its last line has no tag and the next line begins with the
+    tag of another declared parameter, or with the closing tags of the call and its wrapper.
     """
     value = _Value(scan, block, key, given, emit)
     while True:
-        mark, place = value.next_mark()
+        mark, start = value.next_mark()
         if mark == value.closer:
-            emit(scan.buffer[scan.position : place])
-            scan.position = place + len(mark)
+            emit(scan.buffer[scan.position : start])
+            scan.position = start + len(mark)
             return True
         if mark:
-            value.pass_on(place)
+            value.pass_on(start)
             ends: bool | None = yield from value.ends_at(mark)
             if ends is None:
                 return None
@@ -105,36 +113,43 @@ def value_text(scan: ToolCallParser, block: TagBlock, key: str, given: set[str],
 
 
 class _Value:
-    """A value whose closer may have been left out. `held`: the line end and blanks before the tag that is looked at, which are not passed on yet."""
+    """A value that may have no closer.
 
-    __slots__ = ("_block", "_emit", "_given", "_line", "_places", "_scan", "closer", "held", "keep", "moved")
+    `held`: length of the newline and blanks before the current tag, which are not passed on yet. `moved`: the
+    buffer changed, so the known positions of tags are invalid.
+    """
+
+    __slots__ = ("_block", "_emit", "_given", "_line", "_positions", "_scan", "closer", "held", "keep", "moved")
 
     def __init__(self, scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]) -> None:
         self._scan, self._block, self._given, self._emit = scan, block, given, emit
         self.closer = block.parameter_close.replace("{key}", key)
         others = (block.parameter_start, block.call_close, *(mark.replace("{key}", key) for mark in block.not_inside))
-        self._places = {self.closer: -1, **{mark: -1 for mark in others if mark and mark != self.closer}}
-        self.moved = True  # the buffer is another one than that of the places
-        self.keep = max(map(len, self._places)) - 1
-        self._line = ""  # whether the last line so far has a tag in it: "<", or "x" where it has none
+        self._positions = {self.closer: -1, **{mark: -1 for mark in others if mark and mark != self.closer}}
+        self.moved = True
+        self.keep = max(map(len, self._positions)) - 1
+        self._line = ""  # "<" if the last line so far has a tag in it, "x" if it has other text
         self.held = 0
 
     def next_mark(self) -> tuple[str, int]:
-        """The tag that comes first, and its place; "" where none is. Looks at every character once, so that the cost stays linear."""
-        scan, places = self._scan, self._places
+        """The next tag that matters, and its position; "" if there is none.
+
+        Searches each character once (law 7).
+        """
+        scan, positions = self._scan, self._positions
         stop = len(scan.buffer)
-        for mark, place in places.items():  # the closer comes first; the others are looked for before it
-            if self.moved or 0 <= place < scan.position:
-                places[mark] = place = scan.buffer.find(mark, scan.position, stop if stop == len(scan.buffer) else stop + len(mark) - 1)
-            if mark == self.closer and place >= 0:
-                stop = place
+        for mark, at in positions.items():  # the closer comes first; the others are searched before it
+            if self.moved or 0 <= at < scan.position:
+                positions[mark] = at = scan.buffer.find(mark, scan.position, stop if stop == len(scan.buffer) else stop + len(mark) - 1)
+            if mark == self.closer and at >= 0:
+                stop = at
         self.moved = False
-        found = [(place, mark) for mark, place in places.items() if place >= 0]
-        place, mark = min(found, default=(-1, ""))
-        return mark, place
+        found = [(at, mark) for mark, at in positions.items() if at >= 0]
+        at, mark = min(found, default=(-1, ""))
+        return mark, at
 
     def pass_on(self, stop: int) -> None:
-        """Passes text on up to `stop`, but for a line end and blanks that may turn out to be markup."""
+        """Passes text on up to `stop`, except a last newline and blanks that may be markup."""
         scan = self._scan
         text = scan.buffer[scan.position : stop]
         blank = _LINE_START.search(text, max(0, len(text) - _MOST_BLANKS))
@@ -151,7 +166,7 @@ class _Value:
         return self._line != "<"
 
     def ends_at(self, mark: str) -> Reading:
-        """Whether the value ends before this tag, though its closer is missing; None where that is not certain."""
+        """Whether the value ends before this tag without its closer; None if that is uncertain."""
         if mark == self._block.parameter_start:
             return (yield from self.ends_at_parameter())
         if mark == self._block.call_close and self._block.parameter_start:
@@ -159,7 +174,7 @@ class _Value:
         return None
 
     def ends_at_call(self) -> Reading:
-        """At the call's closing tag: the value ends where the wrapper's closing tag follows."""
+        """At the call's closing tag: the value ends if the wrapper's closing tag follows."""
         scan, block = self._scan, self._block
         while True:
             start = scan.position + self.held + len(block.call_close)
@@ -178,17 +193,17 @@ class _Value:
         return True
 
     def ends_at_parameter(self) -> Reading:
-        """At the tag of a parameter: the value ends where the tag is on a line of its own, and the parameter is declared and not given yet."""
+        """At a parameter's tag: the value ends if the tag is on its own line and names a new, declared one."""
         scan, block = self._scan, self._block
         key = None
         while True:
             start = scan.position + self.held
             rest = scan.buffer[start : start + LONGEST]
             end = block.key_tags[0] if block.key_tags else block.tag_end
-            place = rest.find(end, len(block.parameter_start))
-            if place >= 0:
-                found = None if block.key_tags else block.parameter_tag.fullmatch(rest[: place + len(end)])
-                key = rest[len(block.parameter_start) : place].strip() if block.key_tags else found and attribute(block, found.group(1))
+            at = rest.find(end, len(block.parameter_start))
+            if at >= 0:
+                found = None if block.key_tags else block.parameter_tag.fullmatch(rest[: at + len(end)])
+                key = rest[len(block.parameter_start) : at].strip() if block.key_tags else found and attribute(block, found.group(1))
                 break
             if scan.ended or len(rest) == LONGEST:
                 break
@@ -203,7 +218,10 @@ class _Value:
 
 
 def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
-    """Whether the value begins with a quote, as itself or as an entity: then it may be a JSON string, which only its end tells."""
+    """Whether the value begins with a quote, also as an entity.
+
+    It may be a JSON string, which only its end shows.
+    """
     while entities and _PARTIAL_ENTITY.fullmatch(scan.buffer, scan.position) and not scan.ended:
         yield
     found = _ENTITY.match(scan.buffer, scan.position) if entities else None
@@ -211,7 +229,7 @@ def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
 
 
 class _Held:
-    """Passes text on as the inside of a JSON string, one newline or one entity behind."""
+    """Sends text as the inside of a JSON string. Holds back a newline or part of an entity at its end."""
 
     __slots__ = ("_entities", "_rest", "_scan", "_trim")
 
@@ -241,11 +259,12 @@ class _Held:
 
 
 def escaped(text: str, opened: bool = False) -> str:
+    """The text as the inside of a JSON string. `opened`: with the opening quote."""
     return json.dumps(text, ensure_ascii=False)[0 if opened else 1 : -1]
 
 
 def wants_string(schema: Any, key: str) -> bool:
-    """Whether the schema takes nothing but strings for this key: then the text between the tags is the value, whatever it looks like."""
+    """Whether the schema allows only strings for this key, so that the text itself is the value."""
     properties = schema.get("properties")
     one = properties.get(key) if isinstance(properties, Mapping) else None
     kind = one.get("type") if isinstance(one, Mapping) else None
@@ -253,14 +272,14 @@ def wants_string(schema: Any, key: str) -> bool:
 
 
 def declared(scan: ToolCallParser, key: str) -> Mapping[str, Any] | None:
-    """What the called tool's schema says of a parameter; None where it does not declare it."""
+    """The schema of a parameter of the called tool; None if the tool does not declare it."""
     properties = scan.call.tool.parameters.get("properties")  # type: ignore[union-attr]
     one = properties.get(key) if isinstance(properties, Mapping) else None
     return one if isinstance(one, Mapping) else {} if isinstance(properties, Mapping) and key in properties else None
 
 
 def _is_malformed(scan: ToolCallParser, key: str, kind: str | None, raw: str) -> bool:
-    """Whether a value that must be JSON, as the model or the schema says, is none and can not be repaired."""
+    """Whether a value that must be JSON, by the model's or the schema's type, cannot be read as JSON."""
     text = raw.strip()
     if kind is None and not (text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")):
         return False
@@ -271,7 +290,7 @@ def _is_malformed(scan: ToolCallParser, key: str, kind: str | None, raw: str) ->
 
 
 def unescape(text: str) -> str:
-    """XML's own entities; any other `&` is an ampersand."""
+    """Decodes XML's own entities; any other `&` is an ampersand."""
     return _ENTITY.sub(_character, text) if "&" in text else text
 
 
@@ -288,7 +307,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def typed(scan: ToolCallParser, raw: str, is_string: bool) -> str:
-    """A value's text as JSON: what already is JSON stays as it is, a habitual spelling is mended, all else is a string."""
+    """A value as JSON: valid JSON stays, common mistakes are repaired, anything else is a string."""
     text = raw.strip()
     try:
         value = json.loads(text, parse_constant=_refuse_constant)

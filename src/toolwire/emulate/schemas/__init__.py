@@ -1,1 +1,1 @@
-"""JSON schemas of tools: compiled, checked, and narrowed to what a grammar can express."""
+"""JSON schemas of tools: checking of complete calls, and narrowing to what a decoder can enforce."""

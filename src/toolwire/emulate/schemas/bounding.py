@@ -1,10 +1,18 @@
-"""A client's JSON schema made finite, in the keywords that grammars keep.
+"""Narrows a client's JSON schema to one whose values are finite, in keywords that decoders enforce.
 
-- Sound: every instance of the bounded schema is an instance of the client's own. What a grammar can not say is said more narrowly (`uniqueItems`: one
-  item; `if`: its `then` branch; open objects: the properties that are named). `not` beyond a list of values, a pattern that looks around, what
-  `listed` does not judge, and several items that must differ without being listed are left to the check of the complete call.
-- Finite: strings, arrays, free-form objects, digits and recursion end by `Limits`, whatever the model would like to write.
-- Whatever a client sends is taken: keywords of the wrong type, broken references and schemas without an instance never raise.
+- Sound: every value of the narrowed schema is valid for the client's own. What a grammar cannot say, it says
+  more narrowly (`uniqueItems`: one item; `if`: its `then` branch; open objects: the named properties). `not`
+  beyond a list of values, patterns with lookaround, and distinct items that are not listed are left to the
+  check of the complete call.
+- Finite: strings, arrays, free-form objects, digits and recursion end at `SchemaLimits`.
+- Any input is accepted: keywords of the wrong type, broken references and unsatisfiable schemas never raise.
+
+llguidance does part of this itself. It enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds,
+patterns and formats, also in combination. It bounds nothing: a string, a number or a recursion goes on as
+long as the model likes. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`,
+`propertyNames` and `dependentRequired`, and refuses a schema with a broken reference or a keyword of the
+wrong type. The engines of other servers do less. So all get the same narrowed schema, apart from a few
+keywords (`portable`).
 
 Pure; standard library only.
 """
@@ -18,57 +26,80 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
-from toolwire.emulate.schemas.keywords import ABOUT, Schema, identity, is_a, join, own, reference, references, values
-from toolwire.emulate.schemas.values import KEY, LARGEST, Numbers, distinct, is_judged, kept, key_pattern, portable_pattern, rust_pattern
+from toolwire.emulate.schemas.keywords import (
+    ABOUT,
+    KEY,
+    LARGEST,
+    Numbers,
+    Schema,
+    distinct,
+    identity,
+    is_a,
+    is_judged,
+    join,
+    key_pattern,
+    listed_values,
+    normalized,
+    portable_pattern,
+    references,
+    rust_pattern,
+    sole_reference,
+    within_bounds,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """`string`: characters; `items` of an array; `keys` of a free-form object; `depth`: how often a schema may lead back to itself."""
+class SchemaLimits:
+    """Where values end whose schema sets no end."""
 
     string: int = 512
+    """Characters of a string."""
     items: int = 8
+    """Items of an array."""
     keys: int = 8
+    """Keys of a free-form object."""
     depth: int = 3
+    """How often a schema may refer back to itself."""
 
 
-DEFAULT = Limits()
+DEFAULT = SchemaLimits()
 MOST_NODES = 4000
 DEEPEST = 48
-_PLACE = re.compile(r"[0-9]{1,9}\Z")  # in a list, as a pointer names it
+_ARRAY_INDEX = re.compile(r"[0-9]{1,9}\Z")  # of a JSON pointer
 
-# Formats that llguidance knows, and how long they may get; 0: they end by themselves. And a pattern for one that it does not know.
+# Formats that llguidance knows, with a bound on their length; 0: the format itself has one.
 FORMATS = {"date": 0, "ipv4": 0, "ipv6": 0, "uuid": 0, "time": 18, "date-time": 32, "duration": 24, "email": 48, "hostname": 48}
+# A pattern for a format that the llguidance of llama.cpp does not know.
 FORMAT_PATTERNS = {"uri": "^https?://[a-z0-9]{1,20}([.][a-z0-9]{1,20}){1,3}(/[A-Za-z0-9_.-]{0,30}){0,4}$"}
 
 
-def bounded(schema: Mapping[str, Any], limits: Limits = DEFAULT, *, portable: bool = True) -> Schema:
-    """A schema whose instances are finite, and instances of `schema`. One that has none becomes any object.
+def bounded(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portable: bool = True) -> Schema:
+    """A schema of finite values that are valid for `schema`; any object where `schema` has no valid value.
 
-    `portable`: in keywords that most engines know; else in those of llguidance.
+    `portable`: use the keywords that most engines know, else those of llguidance.
     """
     return _Bounding(schema, limits, portable).whole(schema) or _anything(limits, portable)
 
 
-def arguments_schema(parameters: Mapping[str, Any], limits: Limits = DEFAULT, *, portable: bool = True) -> Schema:
-    """The bounded schema of a tool's arguments: always an object."""
+def arguments_schema(parameters: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portable: bool = True) -> Schema:
+    """The bounded schema of a tool's arguments, which are always an object."""
     asked = {"allOf": [parameters, {"type": "object"}]}
     return _Bounding(parameters, limits, portable).whole(asked) or _anything(limits, portable)
 
 
 def is_held(parameters: Mapping[str, Any]) -> bool:
-    """Whether the bounded arguments are instances of these parameters; else they may be more, or nothing but an object can be asked for."""
+    """Whether all bounded arguments are valid for these parameters, so that calls need no check."""
     bounding = _Bounding(parameters, DEFAULT, True)
     return bounding.whole({"allOf": [parameters, {"type": "object"}]}) is not None and bounding.sound
 
 
-def _anything(limits: Limits, portable: bool) -> Schema:
+def _anything(limits: SchemaLimits, portable: bool) -> Schema:
     return _Bounding({}, limits, portable).whole({"type": "object"}) or {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a schema stands: inside which definition, how often that led back to itself, how deep."""
+class _Scope:
+    """The position of a subschema: its definition, how often that referred back to itself, and the depth."""
 
     definition: str = "#"
     level: int = 0
@@ -76,66 +107,66 @@ class _Place:
 
 
 class _Bounding:
-    """One schema on its way. None stands for a schema without instances."""
+    """Narrows one schema. None means a schema without a valid value."""
 
-    def __init__(self, root: Mapping[str, Any], limits: Limits, portable: bool) -> None:
+    def __init__(self, root: Mapping[str, Any], limits: SchemaLimits, portable: bool) -> None:
         self._root = root
         self._limits = limits
         self._portable = portable
         self.sound = True
-        """False: not all that `exact` takes for kept is kept."""
+        """False: a keyword was dropped that `check.exact` counts as enforced."""
         self._nodes = 0
         self._definitions: Schema = {}
         self._names: dict[tuple[str, int], str | None] = {}
         self._reached: dict[str, frozenset[str]] = {}
 
     def whole(self, schema: Mapping[str, Any]) -> Schema | None:
-        found = self.value(schema, _Place())
+        found = self.value(schema, _Scope())
         return {**found, "$defs": self._definitions} if found is not None and self._definitions else found
 
-    def value(self, schema: Any, place: _Place) -> Schema | None:
+    def value(self, schema: Any, scope: _Scope) -> Schema | None:
         self._nodes += 1
-        if schema is False or self._nodes > MOST_NODES or place.depth > DEEPEST:
+        if schema is False or self._nodes > MOST_NODES or scope.depth > DEEPEST:
             return None
-        target = reference(schema)
+        target = sole_reference(schema)
         if target is not None:
-            return self._refer(target, place)
-        flat = self._flat(schema, place)
+            return self._refer(target, scope)
+        flat = self._flat(schema, scope)
         if flat is None:
             return None
-        keywords, place = flat
+        keywords, scope = flat
         groups = keywords.pop("groups", None)
         if groups:
             rest = [{"anyOf": group} for group in groups[1:]]
             base = [keywords] if keywords else []
-            return _any_of([self.value({"allOf": [*base, option, *rest]}, place) for option in groups[0]])
+            return _any_of([self.value({"allOf": [*base, option, *rest]}, scope) for option in groups[0]])
         types = keywords.get("type") or [next((type for type, about in ABOUT.items() if not keywords.keys().isdisjoint(about)), "")]
         if "enum" in keywords:
             return self._enum(keywords, types)
-        return _any_of([self._typed(type, keywords, place) for type in types])
+        return _any_of([self._typed(type, keywords, scope) for type in types])
 
-    # --- references ----------------------------------------------------------------------------------------------------------------------------
+    # --- references ------------------------------------------------------------------------------
 
-    def _refer(self, target: str, place: _Place) -> Schema | None:
-        """A definition becomes one of ours, once for every time it may lead back to itself."""
-        level = self._level(target, place)
+    def _refer(self, target: str, scope: _Scope) -> Schema | None:
+        """A reference to our own copy of the definition; there is one for every level of recursion."""
+        level = self._level(target, scope)
         if level > self._limits.depth:
             return None
         key = (target, level)
         if key not in self._names:
             self._names[key] = None
-            found = self.value(self._resolve(target), _Place(target, level, place.depth + 1))
+            found = self.value(self._resolve(target), _Scope(target, level, scope.depth + 1))
             if found is not None:
                 self._names[key] = name = f"d{len(self._definitions)}"
                 self._definitions[name] = found
         return {"$ref": f"#/$defs/{self._names[key]}"} if self._names[key] else None
 
-    def _level(self, target: str, place: _Place) -> int:
-        back = target == place.definition or place.definition in self._reach(target)
-        return place.level + 1 if back else 0
+    def _level(self, target: str, scope: _Scope) -> int:
+        back = target == scope.definition or scope.definition in self._reach(target)
+        return scope.level + 1 if back else 0
 
     def _reach(self, target: str) -> frozenset[str]:
-        """The definitions that this one leads to, by any number of steps."""
+        """The definitions that this one refers to, directly or through others."""
         if target not in self._reached:
             seen: set[str] = set()
             waiting = [target]
@@ -148,7 +179,7 @@ class _Bounding:
         return self._reached[target]
 
     def _resolve(self, target: str) -> Any:
-        """What a pointer leads to; anything, where it leads nowhere."""
+        """The schema at a pointer; a pointer to nothing allows any value."""
         found: Any = self._root
         if not target.startswith("#"):
             return True
@@ -156,45 +187,45 @@ class _Bounding:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and step in found:
                 found = found[step]
-            elif isinstance(found, list) and _PLACE.match(step) and int(step) < len(found):
+            elif isinstance(found, list) and _ARRAY_INDEX.match(step) and int(step) < len(found):
                 found = found[int(step)]
             else:
                 return True
         return found
 
-    # --- joining -------------------------------------------------------------------------------------------------------------------------------
+    # --- joining ---------------------------------------------------------------------------------
 
-    def _flat(self, schema: Any, place: _Place) -> tuple[Schema, _Place] | None:
-        """The keywords that hold together, with references and `allOf` taken in; choices are left as `groups`."""
+    def _flat(self, schema: Any, scope: _Scope) -> tuple[Schema, _Scope] | None:
+        """The keywords of a schema and of its `$ref`, `allOf` and `if`, joined; choices are `groups`."""
         self._nodes += 1
         if schema is False or self._nodes > MOST_NODES:
             return None
         if not isinstance(schema, Mapping):
-            return {}, place
-        keywords = own(schema)
+            return {}, scope
+        keywords = normalized(schema)
         parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
         if "if" in schema:
             parts += [schema["if"], schema.get("then", True)]
         if isinstance(schema.get("$ref"), str):
-            level = self._level(schema["$ref"], place)
+            level = self._level(schema["$ref"], scope)
             if level > self._limits.depth:
                 return None
-            place = replace(place, definition=schema["$ref"], level=level, depth=place.depth + 1)
+            scope = replace(scope, definition=schema["$ref"], level=level, depth=scope.depth + 1)
             parts.append(self._resolve(schema["$ref"]))
         for part in parts:
-            flat = self._flat(part, place)
+            flat = self._flat(part, scope)
             if flat is None:
                 return None
             joined = join(keywords, flat[0])
             if joined is None:
                 return None
-            keywords, place = joined, flat[1]
-        return keywords, place
+            keywords, scope = joined, flat[1]
+        return keywords, scope
 
-    # --- types ---------------------------------------------------------------------------------------------------------------------------------
+    # --- types -----------------------------------------------------------------------------------
 
-    def _typed(self, type: str, keywords: Schema, place: _Place) -> Schema | None:
-        inner = replace(place, depth=place.depth + 1)
+    def _typed(self, type: str, keywords: Schema, scope: _Scope) -> Schema | None:
+        inner = replace(scope, depth=scope.depth + 1)
         if type == "object":
             return self._object(keywords, inner)
         if type == "array":
@@ -202,21 +233,21 @@ class _Bounding:
         if type == "string":
             return self._string(keywords)
         if type in ("number", "integer"):
-            return Numbers(keywords).whole() if type == "integer" else Numbers(keywords).any(self._portable)
-        return {"type": type} if type else self._free(1)
+            return Numbers(keywords).as_integer() if type == "integer" else Numbers(keywords).as_number(self._portable)
+        return {"type": type} if type else self._any_value(1)
 
-    def _free(self, deep: int) -> Schema | None:
-        """Any value: a scalar, or a few of them."""
-        scalars = [self._string({}), Numbers({}).any(self._portable), {"type": "boolean"}, {"type": "null"}]
+    def _any_value(self, deep: int) -> Schema | None:
+        """Any value: a scalar, or an array or object of scalars."""
+        scalars = [self._string({}), Numbers({}).as_number(self._portable), {"type": "boolean"}, {"type": "null"}]
         if not deep:
             return _any_of(scalars)
-        inner = self._free(deep - 1)
+        inner = self._any_value(deep - 1)
         return _any_of([*scalars, {"type": "array", "items": inner, "maxItems": self._limits.items}, self._map(inner, 0, self._limits.keys)])
 
     def _enum(self, keywords: Schema, types: list[str]) -> Schema | None:
-        refused = set(map(identity, values(keywords.get("not"))))
+        refused = set(map(identity, listed_values(keywords.get("not"))))
         typed = [one for one in keywords["enum"] if "type" not in keywords or any(is_a(one, type) for type in types)]
-        left = kept([one for one in typed if not refused or identity(one) not in refused], keywords)
+        left = within_bounds([one for one in typed if not refused or identity(one) not in refused], keywords)
         self.sound = self.sound and is_judged(left, keywords)
         return {"enum": left} if left else None
 
@@ -229,9 +260,9 @@ class _Bounding:
         clipped = max(self._limits.string, fewest)
         out: Schema = {"type": "string"}
         pattern = keywords.get("pattern") or (FORMAT_PATTERNS.get(form) if not fewest and most is None else None)
-        told = (portable_pattern if self._portable else rust_pattern)(pattern) if pattern else None
-        if told is not None:
-            out["pattern"] = told
+        written = (portable_pattern if self._portable else rust_pattern)(pattern) if pattern else None
+        if written is not None:
+            out["pattern"] = written
         elif form in FORMATS:
             out["format"] = form
             clipped = max(FORMATS[form] or self._limits.string, fewest)
@@ -242,7 +273,7 @@ class _Bounding:
         out["maxLength"] = clipped if most is None else min(most, clipped)
         return out
 
-    def _array(self, keywords: Schema, place: _Place) -> Schema | None:
+    def _array(self, keywords: Schema, scope: _Scope) -> Schema | None:
         given = keywords.get("items", True)
         before = list(keywords.get("prefixItems", ()))
         if isinstance(keywords.get("contains"), Mapping) and not before:
@@ -253,18 +284,18 @@ class _Bounding:
             most = min(most, max(1, fewest))
         firsts: list[Schema] = []
         for one in before:
-            first = self.value(one, place)
+            first = self.value(one, scope)
             if first is None:
                 most = min(most, len(firsts))
                 break
             firsts.append(first)
-        inner = self.value(given, place) if most > len(firsts) else None
+        inner = self.value(given, scope) if most > len(firsts) else None
         if inner is None:
             most = min(most, len(firsts))
         if fewest > most:
             return None
         if keywords.get("uniqueItems") and fewest > 1:
-            dealt = _shared_out(inner, fewest) if inner is not None and not firsts else []
+            dealt = _divided(inner, fewest) if inner is not None and not firsts else []
             firsts, self.sound = dealt or firsts, self.sound and bool(dealt)
         most = min(most, max(self._limits.items, fewest, len(firsts)))
         out: Schema = {"type": "array", "items": inner if inner is not None else False, "maxItems": most}
@@ -274,21 +305,21 @@ class _Bounding:
             out["prefixItems"] = firsts
         return out if inner is not None or firsts else {"type": "array", "items": {"type": "null"}, "maxItems": 0}
 
-    def _object(self, keywords: Schema, place: _Place) -> Schema | None:
+    def _object(self, keywords: Schema, scope: _Scope) -> Schema | None:
         extra = keywords.get("additionalProperties", True)
         properties = dict(keywords.get("properties", {}))
         required = list(dict.fromkeys(name for name in keywords.get("required", ()) if isinstance(name, str)))
         names = keywords.get("propertyNames")
         if not properties and isinstance(names, Mapping) and extra is not False:
-            properties = {name: extra for name in values(names) if isinstance(name, str)}
+            properties = {name: extra for name in listed_values(names) if isinstance(name, str)}
         properties.update({name: extra for name in required if name not in properties})
         fewest = max(0, math.ceil(keywords.get("minProperties", 0)))
         most = math.floor(min(keywords.get("maxProperties", LARGEST), LARGEST))
         if not properties and not ("properties" in keywords and "additionalProperties" not in keywords and not fewest):
-            return self._open(keywords, extra, fewest, most, place)
+            return self._free_keys(keywords, extra, fewest, most, scope)
         kept: Schema = {}
         for name, one in properties.items():
-            found = self.value(one, place)
+            found = self.value(one, scope)
             if found is not None:
                 kept[name] = found
             elif name in required:
@@ -300,8 +331,8 @@ class _Bounding:
         kept = {name: one for name, one in kept.items() if name in required or name in optional}
         return {"type": "object", "properties": kept, "required": required, "additionalProperties": False}
 
-    def _open(self, keywords: Schema, extra: Any, fewest: int, most: int, place: _Place) -> Schema | None:
-        """An object whose keys are the model's to choose."""
+    def _free_keys(self, keywords: Schema, extra: Any, fewest: int, most: int, scope: _Scope) -> Schema | None:
+        """An object whose keys the model chooses."""
         patterns = {key_pattern(pattern): one for pattern, one in keywords.get("patternProperties", {}).items()}
         named = (
             key_pattern(names["pattern"])
@@ -309,9 +340,9 @@ class _Bounding:
             else None
         )
         pattern = next((one for one in patterns if one), None) or named or KEY
-        inner = self.value(patterns.get(pattern, False if patterns and extra is False else extra), place)
+        inner = self.value(patterns.get(pattern, False if patterns and extra is False else extra), scope)
         if extra is True and pattern not in patterns:
-            inner = self._free(1 if place.depth <= 2 else 0)
+            inner = self._any_value(1 if scope.depth <= 2 else 0)
         if inner is None:
             return None if fewest else {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
         most = min(most, max(self._limits.keys, fewest))
@@ -329,7 +360,7 @@ def _any_of(options: list[Schema | None]) -> Schema | None:
     return None if not kept else kept[0] if len(kept) == 1 else {"anyOf": kept}
 
 
-def _shared_out(inner: Schema, count: int) -> list[Schema]:
-    """Listed values, dealt to so many places, so that no two places can hold the same."""
+def _divided(inner: Schema, count: int) -> list[Schema]:
+    """Schemas of `count` items that cannot repeat: the listed values are divided among them."""
     listed = distinct(inner.get("enum", ()))
-    return [{"enum": listed[place::count]} for place in range(count)] if len(listed) >= count else []
+    return [{"enum": listed[start::count]} for start in range(count)] if len(listed) >= count else []

@@ -1,8 +1,9 @@
-"""What a decoder is held to: a schema of one whole call, and a grammar of text with calls in it.
+"""Writes the schema or grammar that constrains a decoder to valid tool calls.
 
-`Turn.constraint` says what may be called and how a call is written. Here it becomes one JSON schema (`call_schema`) or one grammar in llguidance's
-Lark (`lark`); the arguments are bounded by `bounding`, so that a small model can not go on for ever. In text, a call begins with the opening marker:
-the decoder is free up to it, held from there on, and done after the last call. Pure; standard library only.
+`Turn.constraint` names the tools and the markers of a call. `call_schema` makes one JSON schema of it, `lark`
+one grammar in llguidance's Lark. `bounding.py` bounds the arguments, so that a small model cannot write
+without end. In a grammar, text is free up to a call's opening marker and constrained from there on, and the
+answer ends after the last call. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from toolwire.core.turn import Constraint
-from toolwire.emulate.schemas.bounding import DEFAULT, Limits, arguments_schema, bounded
+from toolwire.emulate.schemas.bounding import DEFAULT, SchemaLimits, arguments_schema, bounded
 from toolwire.emulate.schemas.keywords import Schema
 
-__all__ = ["ANSWER", "ANY_OBJECT", "ARGUMENTS", "DEFAULT", "Limits", "bounded", "call_schema", "json_lark", "lark", "probes"]
-
 HEADER = "%llguidance {}\n"
-GUIDANCE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}}
-"""How llguidance is to write JSON: in one way, so that nothing can be stretched. A keyword that it does not know is no error."""
+GUIDANCE = {
+    "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True},
+}
+"""Options of llguidance: white space is fixed, so that it ends; unknown keywords are no error."""
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
 WORDS = r"/(?s:[^<\s].*)/"
-"""Text that begins with no marker."""
+"""Text that does not begin with a marker."""
 ANY_OBJECT: Schema = {"type": "object"}
 ANSWER, ARGUMENTS = "answer", "arguments"
-"""The rules of a grammar that hold a schema: of an answer that is JSON, and, with its number, of a tool."""
+"""The rules of a grammar that contain a schema: of a JSON answer, and of each tool (with its number)."""
 
 
-# --- schemas -----------------------------------------------------------------------------------------------------------------------------------
+# --- schemas -------------------------------------------------------------------------------------
 
 
-def call_schema(constraint: Constraint, limits: Limits = DEFAULT) -> Schema:
+def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schema:
     """One JSON schema whose instances are `{"name": …, "arguments": …}` for one of the tools."""
     definitions: Schema = {}
     calls: list[Schema] = []
-    for place, tool in enumerate(constraint.tools):
-        arguments = _renamed(arguments_schema(tool.parameters, limits), f"t{place}_")
+    for index, tool in enumerate(constraint.tools):
+        arguments = _renamed(arguments_schema(tool.parameters, limits), f"t{index}_")
         definitions |= arguments.pop("$defs", {})
         properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}
         calls.append({"type": "object", "properties": properties, "required": ["name", "arguments"], "additionalProperties": False})
@@ -46,7 +47,7 @@ def call_schema(constraint: Constraint, limits: Limits = DEFAULT) -> Schema:
 
 
 def _renamed(schema: Any, prefix: str) -> Any:
-    """A bounded schema with other names for its definitions."""
+    """A bounded schema whose definitions' names have a prefix."""
     if isinstance(schema, list):
         return [_renamed(one, prefix) for one in schema]
     if not isinstance(schema, dict):
@@ -62,20 +63,23 @@ def _renamed(schema: Any, prefix: str) -> Any:
     return out
 
 
-# --- grammars ----------------------------------------------------------------------------------------------------------------------------------
+# --- grammars ------------------------------------------------------------------------------------
 
 
 def lark(
     constraint: Constraint,
-    limits: Limits = DEFAULT,
+    limits: SchemaLimits = DEFAULT,
     *,
     loose: Collection[str] = (),
     answer: Mapping[str, Any] | None = None,
     copies: bool = False,
 ) -> str:
-    """The grammar of an answer. `loose` names tools whose arguments are only held to be an object; `answer` is the schema of an answer that is no
-    call, where it is not to be text. `copies`: the model is so small that it copies what it was shown; so its text holds nothing that is barred, and
-    after results it begins with words, since the next best thing to copy would be the last call."""
+    """The grammar of an answer.
+
+    `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None:
+    text. `copies`: the model is so small that it copies its prompt. Its text then contains none of the barred
+    texts, and after tool results it begins with words, because it would otherwise copy the last call.
+    """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
     begun = [(at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)]
@@ -102,25 +106,29 @@ def lark(
     return HEADER + "\n".join(rules) + "\n"
 
 
-def json_lark(schema: Mapping[str, Any], limits: Limits = DEFAULT) -> str:
+def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
     """The grammar of an answer that is one JSON value."""
     return HEADER + f"start: {ANSWER}\n" + _json(ANSWER, bounded(schema, limits, portable=False)) + "\n"
 
 
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
-    """Grammars that tell whether the schemas of a grammar can be read, all of them together and rule by rule: they demand a tilde first."""
+    """Grammars that test whether llguidance accepts the schemas of a grammar: all at once, and each rule
+    alone.
+
+    The answer under each of them begins with a tilde.
+    """
     lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
     single = {rule: f'{HEADER}start: "~" {rule}\n{line}\n' for rule, line in lines.items()}
     return HEADER + "\n".join([f'start: "~" ({" | ".join(lines)})', *lines.values()]) + "\n", single
 
 
 def _then(text: str, rule: str) -> str:
-    """A literal and what follows it; an empty literal is none of the language."""
+    """A literal followed by a rule. Lark has no empty literal."""
     return f"{json.dumps(text)} {rule}" if text else rule
 
 
 def _without(*texts: str) -> str:
-    """Whatever holds none of these texts."""
+    """Any text that contains none of these."""
     return f"~({ANY} ({' | '.join(map(json.dumps, texts))}) {ANY})"
 
 

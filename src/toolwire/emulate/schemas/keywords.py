@@ -1,24 +1,35 @@
-"""The keywords of a JSON schema, read so that what holds together can be joined. Pure; standard library only."""
+"""The keywords of a JSON schema: how two are joined, and how values, numbers and patterns are narrowed.
+
+Pure; standard library only.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+import operator
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 Schema = dict[str, Any]
 
-# Which type a schema without one is about, by its keywords.
+# The type that a schema without `type` describes, by its keywords.
 ABOUT = {
-    "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties", "propertyNames"),
+    "object": (
+        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
+        *("minProperties", "maxProperties"),
+    ),
     "array": ("items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems"),
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
 TYPES = (*ABOUT, "integer", "boolean", "null")
 NUMBER = (int, float)
-KINDS: dict[str, Any] = {"object": Mapping, "array": list, "string": str, "number": NUMBER, "integer": NUMBER, "boolean": bool, "null": type(None)}
+KINDS: dict[str, Any] = {
+    **{"object": Mapping, "array": list, "string": str, "number": NUMBER, "integer": NUMBER},
+    **{"boolean": bool, "null": type(None)},
+}
 
 
 def _both(one: Any, other: Any) -> Any:
@@ -54,7 +65,7 @@ def _properties(one: Schema, other: Schema) -> Schema:
     return {**one, **{name: _both(one[name], inner) if name in one else inner for name, inner in other.items()}}
 
 
-# keyword → what its value must be to count, and how two values are joined where both must hold
+# keyword → the type that its value must have, and how two values are joined where both must hold
 JOINED: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), (NUMBER, max)),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), (NUMBER, min)),
@@ -71,22 +82,26 @@ JOINED: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
 }
 COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "if", "const", "dependentRequired")
 DEMANDING = frozenset((*JOINED, *COMBINING))
-"""Every keyword that is looked at; all others only annotate."""
+"""Every keyword that constrains a value; all others are annotations."""
 
 
-def own(schema: Mapping[str, Any]) -> Schema:
-    """A schema's own keywords in one shape: those of the right type; `const` as an `enum`; choices as `groups`."""
+def normalized(schema: Mapping[str, Any]) -> Schema:
+    """A schema's own keywords in one shape.
+
+    Keywords of the wrong type are dropped, `const` becomes an `enum`, and each choice (`anyOf`, `oneOf`,
+    `dependentRequired`) becomes one of the `groups`.
+    """
     given = {name: value for name, value in schema.items() if name != "groups"}
-    for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):  # an older draft has them as flags
+    for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):  # flags in draft 4
         if given.get(strict) is True and bound in given:
             given[strict] = given.pop(bound)
-    if isinstance(given.get("items"), list):  # as older drafts have it
+    if isinstance(given.get("items"), list):  # before draft 2020-12
         given["prefixItems"], given["items"] = given["items"], given.get("additionalItems", True)
-    if _counts(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
+    if _has_type(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
         del given["multipleOf"]
     types = given.get("type")
     given["type"] = [one for one in TYPES if one == types or (isinstance(types, list) and one in types)] or None
-    out = {name: given[name] for name, (kind, _) in JOINED.items() if _counts(given.get(name), kind)}
+    out = {name: given[name] for name, (kind, _) in JOINED.items() if _has_type(given.get(name), kind)}
     if "const" in given:
         out["enum"] = _common([given["const"]], out.get("enum", [given["const"]]))
     groups = [given[name] for name in ("anyOf", "oneOf") if isinstance(given.get(name), list) and given[name]]
@@ -97,27 +112,27 @@ def own(schema: Mapping[str, Any]) -> Schema:
     return {**out, "groups": groups} if groups else out
 
 
-def _counts(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
     if kind is not NUMBER:
         return isinstance(value, kind)
     return isinstance(value, NUMBER) and not isinstance(value, bool) and (isinstance(value, int) or math.isfinite(value))
 
 
 def join(one: Schema, other: Schema) -> Schema | None:
-    """Both together; None where that can not be."""
+    """The keywords of both; None where no value can have both."""
     out = dict(one)
     for name, value in other.items():
         out[name] = JOINED[name][1](out[name], value) if name in out else value
     return None if out.get("type") == [] or out.get("enum") == [] else out
 
 
-def reference(schema: Any) -> str | None:
-    """The pointer of a schema that is nothing but a reference, alone or wrapped."""
+def sole_reference(schema: Any) -> str | None:
+    """The pointer of a schema that is only a reference, also inside an `allOf` of one."""
     while isinstance(schema, Mapping):
-        said = DEMANDING & schema.keys()
-        if said == {"$ref"} and isinstance(schema["$ref"], str):
+        demands = DEMANDING & schema.keys()
+        if demands == {"$ref"} and isinstance(schema["$ref"], str):
             return str(schema["$ref"])
-        if said != {"allOf"} or not isinstance(schema["allOf"], list) or len(schema["allOf"]) != 1:
+        if demands != {"allOf"} or not isinstance(schema["allOf"], list) or len(schema["allOf"]) != 1:
             return None
         schema = schema["allOf"][0]
     return None
@@ -138,8 +153,8 @@ def references(schema: Any) -> set[str]:
     return found
 
 
-def values(schema: Any) -> list[Any]:
-    """The values that a schema lists, if it lists any."""
+def listed_values(schema: Any) -> list[Any]:
+    """The values of a schema's `const` or `enum`; empty without them."""
     if not isinstance(schema, Mapping):
         return []
     listed = schema.get("enum")
@@ -153,9 +168,218 @@ def is_a(value: Any, type: str) -> bool:
 
 
 def identity(value: Any) -> Hashable:
-    """Equal for values that are the same to JSON schema: 1 and 1.0 are, 1 and true are not."""
+    """A key that is equal for values that JSON Schema calls equal: 1 and 1.0, but not 1 and true."""
     if isinstance(value, Mapping):
         return "object", frozenset((name, identity(inner)) for name, inner in value.items())
     if isinstance(value, list):
         return "array", tuple(map(identity, value))
     return isinstance(value, bool), value
+
+
+# --- listed values -------------------------------------------------------------------------------
+#
+# The values of `enum` and `const` are judged by the bounds beside them. The client's patterns never run here.
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    return (isinstance(value, int) or math.isfinite(value)) and _exact(value) % _exact(step) == 0
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(value if isinstance(value, int) else str(value))
+
+
+def _is_long(value: Any, least: float) -> bool:
+    return len(value) >= least
+
+
+def _is_short(value: Any, most: float) -> bool:
+    return len(value) <= most
+
+
+def _is_varied(value: list[Any], wanted: bool) -> bool:
+    return not wanted or len(distinct(value)) == len(value)
+
+
+def _has(value: Mapping[str, Any], names: Iterable[Any]) -> bool:
+    return all(name in value for name in names if isinstance(name, str))
+
+
+# keyword → the type of values that it applies to, and whether such a value satisfies it
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("number", operator.ge),
+    "maximum": ("number", operator.le),
+    "exclusiveMinimum": ("number", operator.gt),
+    "exclusiveMaximum": ("number", operator.lt),
+    "multipleOf": ("number", _is_multiple),
+    "minLength": ("string", _is_long),
+    "maxLength": ("string", _is_short),
+    "minItems": ("array", _is_long),
+    "maxItems": ("array", _is_short),
+    "uniqueItems": ("array", _is_varied),
+    "minProperties": ("object", _is_long),
+    "maxProperties": ("object", _is_short),
+    "required": ("object", _has),
+}
+NOT_JUDGED = {
+    **dict.fromkeys(("pattern", "format"), "string"),
+    **dict.fromkeys(("items", "prefixItems", "contains"), "array"),
+    **dict.fromkeys(("properties", "additionalProperties", "patternProperties", "propertyNames"), "object"),
+}
+"""Keywords that only a validator can judge, with the type of values that they apply to."""
+
+
+def within_bounds(listed: Iterable[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """The listed values that satisfy every keyword of `BOUNDS`."""
+    bounds = [(*BOUNDS[name], bound) for name, bound in keywords.items() if name in BOUNDS]
+    return [one for one in listed if all(fits(one, bound) for type, fits, bound in bounds if is_a(one, type))]
+
+
+def is_judged(listed: Iterable[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether no keyword of `NOT_JUDGED` applies to one of these values."""
+    types = {type for name, type in NOT_JUDGED.items() if name in keywords}
+    return not any(is_a(one, type) for one in listed for type in types)
+
+
+def distinct(listed: Iterable[Any]) -> list[Any]:
+    """The values without repetitions."""
+    found: dict[Any, Any] = {}
+    for one in listed:
+        found.setdefault(identity(one), one)
+    return list(found.values())
+
+
+# --- numbers -------------------------------------------------------------------------------------
+#
+# llguidance as llama.cpp ships it cannot generate a negative multiple: it drops the whole grammar without an
+# error. A range of multiples below zero therefore becomes a list of values. (llguidance 1.9 generates them.)
+
+LARGEST = 10**15 - 1
+"""The largest number that every JSON reader keeps exactly."""
+FINEST = Fraction(1, 10**6)
+"""The step of numbers whose schema has none: without it a model can write digits without end."""
+MOST_LISTED = 64
+
+
+class Numbers:
+    """The bounds of a number, computed exactly. A side without a bound gets one."""
+
+    def __init__(self, keywords: Mapping[str, Any]) -> None:
+        low, above = _fraction(keywords.get("minimum")), _fraction(keywords.get("exclusiveMinimum"))
+        high, below = _fraction(keywords.get("maximum")), _fraction(keywords.get("exclusiveMaximum"))
+        self.open_low = above is not None and (low is None or above >= low)
+        self.open_high = below is not None and (high is None or below <= high)
+        low = above if self.open_low else low
+        high = below if self.open_high else high
+        self.low = Fraction(-LARGEST if high is None or high >= -LARGEST else high * 10) if low is None else low
+        self.high = Fraction(LARGEST if self.low <= LARGEST else self.low * 10) if high is None else high
+        step = _fraction(keywords.get("multipleOf"))
+        self.step = step if step and step > 0 else None
+
+    def as_integer(self) -> dict[str, Any] | None:
+        step = self.step.numerator if self.step else 1
+        low, high = self._multiples(Fraction(step))
+        if low > high:
+            return None
+        if high < 0 and step > 1:
+            return _listed(low, high, Fraction(step))
+        bounds = {"type": "integer", "minimum": low * step, "maximum": high * step}
+        return {**bounds, "multipleOf": step} if step > 1 else bounds
+
+    def as_number(self, portable: bool) -> dict[str, Any] | None:
+        step = self.step or FINEST
+        low, high = self._multiples(step)
+        if low > high and self.step:
+            return None
+        empty = self.low > self.high or (self.low == self.high and (self.open_low or self.open_high))
+        if empty:
+            return None
+        if low <= high < 0 and not portable:
+            return _listed(low, high, step)
+        out: dict[str, Any] = {"type": "number"}
+        out["exclusiveMinimum" if self.open_low else "minimum"] = _plain(self.low)
+        out["exclusiveMaximum" if self.open_high else "maximum"] = _plain(self.high)
+        if low <= high and (self.step or not portable):
+            out["multipleOf"] = _plain(step)
+        return out
+
+    def _multiples(self, step: Fraction) -> tuple[int, int]:
+        """The factors of the first and the last multiple of the step within the bounds."""
+        low, high = math.ceil(self.low / step), math.floor(self.high / step)
+        low += self.open_low and low * step == self.low
+        high -= self.open_high and high * step == self.high
+        return low, high
+
+
+def _listed(low: int, high: int, step: Fraction) -> dict[str, Any] | None:
+    """The multiples of a step between two of them; where there are many, a sample from one end to the other.
+
+    A fraction that JSON readers would round is left out.
+    """
+    count = min(high - low + 1, MOST_LISTED)
+    factors = {low + (high - low) * part // max(1, count - 1) for part in range(count)}
+    multiples = [factor * step for factor in sorted(factors, reverse=True)]
+    listed = [_plain(one) for one in multiples if one.denominator == 1 or one >= -LARGEST]
+    return {"enum": listed} if listed else None
+
+
+def _fraction(value: Any) -> Fraction | None:
+    return None if value is None or isinstance(value, bool) else Fraction(str(value))
+
+
+def _plain(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+# --- patterns ------------------------------------------------------------------------------------
+#
+# JSON Schema has ECMAScript's regular expressions, llguidance has Rust's. They agree on most patterns, and
+# llguidance's `\d` and `\w` are ASCII as in ECMAScript. The rest is rewritten: Rust's dot matches more, and
+# its classes nest and have operators. Patterns with lookaround or back references have no equivalent.
+
+LONGEST_PATTERN = 400
+_DOT = r"[^\n\r\u2028\u2029]"
+_NO_EQUIVALENT = re.compile(r"\\[bBkpPAZzGcQE0-9]|\(\?(?![:<]|<[=!])|\(\?<[=!]|[*+?}]\+")
+_UNBOUNDED = re.compile(r"(?<!\\)[*+]|,\}")
+
+KEY = "^[A-Za-z_][A-Za-z0-9_]{0,23}$"
+"""The keys of objects that may have any."""
+
+
+def rust_pattern(pattern: str) -> str | None:
+    """The same pattern for llguidance; None where it has no equivalent."""
+    if len(pattern) > LONGEST_PATTERN or _NO_EQUIVALENT.search(pattern):
+        return None
+    out, inside, at = [], False, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            out.append(pattern[at : at + 2])
+            at += 2
+            continue
+        if char == "[" and inside:
+            out.append("\\[")  # Rust would nest classes
+        elif char in "&~-" and inside and pattern[at + 1 : at + 2] == char:
+            out.append("\\" + char)  # an operator inside a class
+        else:
+            out.append(_DOT if char == "." and not inside else char)
+            inside = (inside or char == "[") and char != "]"
+        at += 1
+    written = "".join(out)
+    try:
+        re.compile(written.replace("(?<", "(?P<"))
+    except (re.error, OverflowError, RecursionError):
+        return None
+    return written
+
+
+def portable_pattern(pattern: str) -> str | None:
+    """The pattern for other engines, some of which match only whole strings."""
+    is_whole = pattern[:1] == "^" and pattern[-1:] == "$" and pattern[-2:] != "\\$"
+    return pattern if is_whole and rust_pattern(pattern) is not None else None
+
+
+def key_pattern(pattern: str) -> str | None:
+    """The pattern of an object's keys; None where it matches keys of any length."""
+    is_bounded = pattern[:1] == "^" and pattern[-1:] == "$" and not _UNBOUNDED.search(pattern)
+    return rust_pattern(pattern) if is_bounded else None

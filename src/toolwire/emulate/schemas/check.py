@@ -1,6 +1,7 @@
-"""The client's JSON schemas: compiled once a request, never fetched from anywhere.
+"""Checks complete arguments against the client's JSON schemas, and whether a decoder enforces a schema fully.
 
-`jsonschema-rs` judges; a `$ref` that leads out of the schema is refused instead of being followed (it would be a request that a client can name).
+`jsonschema-rs` compiles a schema once for each request. A `$ref` that leaves the schema is refused: following
+it would let a client make the gateway send requests.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _refuse(uri: str) -> Any:
 
 
 def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
-    """A validator, or a 400 that names the field."""
+    """The validator of a schema; raises a 400 that names the field if it is not valid."""
     try:
         return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
     except (ValueError, TypeError, RecursionError) as error:
@@ -40,12 +41,12 @@ def is_schema(schema: Mapping[str, Any]) -> bool:
 
 
 class SchemaCheck:
-    """Judges complete arguments of strict tools: the `Check` that the scanner is given."""
+    """Checks the complete arguments of strict tools; the scanner's `Check`."""
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self._validators = {
-            tool.name: compile_schema(tool.parameters, f"tools[{place}].parameters")
-            for place, tool in enumerate(tools)
+            tool.name: compile_schema(tool.parameters, f"tools[{index}].parameters")
+            for index, tool in enumerate(tools)
             if tool.strict and tool.kind == "function" and tool.parameters
         }
 
@@ -59,41 +60,39 @@ class SchemaCheck:
             return ("malformed_json",)
         issues = []
         for error in validator.iter_errors(value):
-            place = "/".join(str(step) for step in error.instance_path)
-            issues.append(f"schema: {'/' + place if place else 'arguments'}: {error.message[:200]}")
+            path = "/".join(str(step) for step in error.instance_path)
+            issues.append(f"schema: {'/' + path if path else 'arguments'}: {error.message[:200]}")
             if len(issues) == _MOST_ISSUES:
                 break
         return issues
 
 
-# --- exact ------------------------------------------------------------
+# --- what decoders enforce -----------------------------------------------------------------------
 #
-# Whether a decoder that is held to a schema is held to all of it. Grammars keep the keywords of `KEPT`; a
-# schema that says anything else is kept in part, so that calls must be checked once they are complete.
-# Pure.
+# Decoders enforce the keywords of `KEPT`. A schema with any other keyword is enforced only in part, so its
+# calls are checked when they are complete.
 
 ANNOTATIONS = frozenset(
     {
-        "title",
-        "description",
-        "default",
-        "examples",
-        "example",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$comment",
-        "$schema",
-        "$id",
-        "$defs",
-        "definitions",
+        *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
+        *("$comment", "$schema", "$id", "$defs", "definitions"),
     }
 )
-"""Keywords that demand nothing."""
-WIDE = frozenset({"exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "minProperties", "maxProperties"})
-"""Keywords that are kept by narrowing, where the decoder is our own."""
-VALUES = frozenset({"type", "enum", "const", "required", "$ref", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"})
-"""Keywords that are kept as they stand."""
+"""Keywords that constrain no value."""
+WIDE = frozenset(
+    {
+        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("uniqueItems", "minProperties", "maxProperties"),
+    }
+)
+"""Keywords that a decoder enforces if it runs our own grammar."""
+VALUES = frozenset(
+    {
+        *("type", "enum", "const", "required", "$ref", "minimum", "maximum"),
+        *("minLength", "maxLength", "minItems", "maxItems"),
+    }
+)
+"""Keywords without subschemas that every decoder enforces."""
 ONE = frozenset({"items", "additionalProperties"})
 MANY = frozenset({"anyOf", "prefixItems"})
 NAMED = frozenset({"properties", "$defs", "definitions"})
@@ -102,7 +101,10 @@ DEEPEST = 64
 
 
 def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
-    """Whether every keyword of this schema, and of the schemas inside it, is kept. `own`: the decoder is held by a grammar of ours."""
+    """Whether a decoder enforces every keyword of a schema and its subschemas.
+
+    `own`: it runs our own grammar.
+    """
     if isinstance(schema, bool):
         return schema
     kept = KEPT | WIDE | {"allOf"} if own else KEPT
@@ -119,5 +121,5 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
 
 
 def _is_type(given: Any) -> bool:
-    """Whether this is a type, or several, that JSON schema knows."""
+    """Whether this is one or several of JSON Schema's types."""
     return all(one in TYPES for one in given) and given != [] if isinstance(given, list) else given in TYPES

@@ -1,0 +1,362 @@
+"""Reads a small part of YAML: tool arguments that models write between tags, and the properties of notes.
+
+    key: plain text, a number, true, false, null, nothing     key: "double" or 'single' quotes, on one line
+    key: | and > with - or +, then deeper lines               key: [flow, "of", 1] and {like: JSON}, on one line
+    key: with a deeper mapping, or a list of `- ` items       # a comment on a line of its own
+
+`Rules` say how strict the reader is. `STRICT` accepts nothing that could be read in two ways: anchors, tags,
+text over several lines, comments after a value, tabs as indentation and repeated keys are outside this part
+of YAML. `LOOSE` is for people's notes: a value that the rules do not cover is its own text.
+
+Pure, linear, and no input raises an exception. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How strictly a value is read."""
+
+    number: re.Pattern[str]
+    """Plain text that is a number."""
+    flow_plain: re.Pattern[str]
+    """Plain text inside brackets."""
+    loose: bool = False
+    """Comments may follow a value, unknown escapes stay as they are, unreadable values are text."""
+
+
+_FLOW_PLAIN = r"""[^\s"'\[\]{},&*!|>%@`?:#-](?:[^,\[\]{}:#]|:(?!\s)|(?<!\s)#)*+|-[^\s,\[\]{}:#][^,\[\]{}:#]*+"""
+STRICT = Rules(
+    number=re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?", re.ASCII),  # JSON's
+    flow_plain=re.compile(_FLOW_PLAIN),
+)
+LOOSE = Rules(
+    number=re.compile(r"[+-]?(?:(?:0|[1-9][0-9]{0,17})|[0-9]{1,17}\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,3})?)", re.ASCII),
+    flow_plain=re.compile(r"""[^,"'\[\]{}][^,\[\]{}]*+|(?=,)"""),
+    loose=True,
+)
+
+_DEPTH = 64
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_COLON = re.compile(r":(?=\s|\Z)")
+_BLOCK = re.compile(r"[|>][-+]?")
+_NOT_PLAIN = frozenset("&*!?%@`|>,]}#")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+"|' + r"'(?:[^']|'')*+'", re.DOTALL)
+_SPACES = re.compile(r"[ \t]*+")
+_COMMENT = re.compile(r"[ \t]+#.*", re.DOTALL)
+_PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rf"\\({_PAIR}|x[0-9a-fA-F]{{2}}|u[0-9a-fA-F]{{4}}|.)", re.DOTALL)
+_ESCAPES = {"0": "\0", "b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "/": "/", "\\": "\\"}
+
+
+class _Outside(Exception):
+    """The text is not in this part of YAML."""
+
+
+def _refuse(why: str) -> NoReturn:
+    raise _Outside(why)
+
+
+def read_mapping(text: str, wants_string: Callable[[str], bool] = lambda key: False) -> dict[str, Any] | None:
+    """The mapping that `text` is under the strict rules, else None.
+
+    `wants_string` names top-level keys whose plain text stays text, even where it looks like a number.
+    """
+    try:
+        reader = _Reader(text.replace("\r\n", "\n").split("\n"), wants_string)
+        reader.skip()
+        if reader.done:
+            return None
+        found = reader.mapping(reader.indent(), 0)
+        reader.skip()
+        return found if reader.done else None
+    except (_Outside, ValueError, RecursionError):
+        return None
+
+
+def read_value(text: str) -> Any:
+    """The value on one line under the loose rules; text that they do not cover is the value itself."""
+    try:
+        return _value(text, LOOSE)
+    except (_Outside, ValueError):
+        return text
+
+
+def read_member(line: str) -> tuple[str, str] | None:
+    """The key of a line and the text after its colon, under the loose rules; None without a key."""
+    return _member(line, 0, LOOSE)
+
+
+def without_comment(text: str) -> str:
+    """A value's text without a comment after it.
+
+    `read_value` itself skips a comment after quotes or brackets.
+    """
+    return text[: text.index(" #")].rstrip() if " #" in text and text[0] not in "\"'[" else text
+
+
+def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None:
+    if line[at : at + 1] in ('"', "'"):
+        found = _QUOTED.match(line, at)
+        colon = _COLON.match(line, _after_space(line, found.end())) if found else None
+        return (_unquoted(found.group(), rules), line[colon.end() :].strip()) if found and colon else None
+    colon = _COLON.search(line, at)
+    key = line[at : colon.start()].rstrip() if colon else ""
+    if colon is None or not key or key[0].isspace() or key[0] in _NOT_PLAIN or key[0] in "[{":
+        return None
+    if key == "-" or key.startswith("- ") or (" #" in key and not rules.loose):
+        return None
+    return key, line[colon.end() :].strip()
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """The lines and the number of the current one. Every method ends on the line after what it read."""
+
+    __slots__ = ("_wants_string", "at", "lines")
+
+    def __init__(self, lines: list[str], wants_string: Callable[[str], bool]) -> None:
+        self.lines = lines
+        self.at = 0
+        self._wants_string = wants_string
+
+    @property
+    def done(self) -> bool:
+        return self.at >= len(self.lines)
+
+    def skip(self) -> None:
+        """Skips blank lines and comments."""
+        while not self.done and (not self.lines[self.at].strip() or self.lines[self.at].lstrip().startswith("#")):
+            self.at += 1
+
+    def indent(self) -> int:
+        line = self.lines[self.at]
+        size = len(line) - len(line.lstrip(" "))
+        return size if line[size : size + 1] != "\t" else _refuse("tab")
+
+    def mapping(self, indent: int, depth: int) -> dict[str, Any]:
+        """The mapping whose keys begin at `indent`."""
+        out: dict[str, Any] = {}
+        while True:
+            self.skip()
+            if self.done or self.indent() < indent:
+                return out
+            line = self.lines[self.at].rstrip()
+            found = _member(line, indent) if self.indent() == indent else None
+            if found is None or depth > _DEPTH:
+                _refuse("no key")
+            key, rest = found
+            if key in out:
+                _refuse("a repeated key")
+            as_text = not depth and self._wants_string(key)
+            out[key] = self.value(rest, indent, depth, as_text, list_indent=indent)
+
+    def value(self, rest: str, indent: int, depth: int, as_text: bool = False, list_indent: int = -1) -> Any:
+        """The value of a key or a dash at `indent`: `rest` on its own line, or the deeper lines that follow.
+
+        A list may also begin at `list_indent`.
+        """
+        self.at += 1
+        if _BLOCK.fullmatch(rest):
+            return self.block(rest, indent)
+        if rest:
+            return _value(rest, STRICT, as_text)
+        self.skip()
+        if not self.done:
+            inner = self.indent()
+            if self._dash(inner) and (inner > indent or inner == list_indent):
+                return self.sequence(inner, depth + 1)
+            if inner > indent:
+                return self.mapping(inner, depth + 1)
+        return "" if as_text else None
+
+    def _dash(self, indent: int) -> bool:
+        line = self.lines[self.at].rstrip()
+        return line[indent : indent + 2] in ("- ", "-")
+
+    def sequence(self, indent: int, depth: int) -> list[Any]:
+        """The list whose dashes are at `indent`."""
+        out: list[Any] = []
+        while True:
+            self.skip()
+            if self.done or self.indent() < indent or (self.indent() == indent and not self._dash(indent)):
+                return out
+            if self.indent() > indent or depth > _DEPTH:
+                _refuse("no item")
+            line = self.lines[self.at].rstrip()
+            rest = line[indent + 1 :].lstrip(" ")
+            inner = len(line) - len(rest)
+            if rest == "-" or rest.startswith("- ") or _member(rest, 0):
+                # An item that is itself a mapping or a list begins on the dash's line: blank out the dash.
+                self.lines[self.at] = " " * inner + rest
+                out.append(self.sequence(inner, depth + 1) if self._dash(inner) else self.mapping(inner, depth + 1))
+            else:
+                out.append(self.value(rest, indent, depth))
+
+    def block(self, mark: str, indent: int) -> str:
+        """A block scalar: all deeper lines, without the indentation of the first."""
+        lines: list[str] = []
+        inner = -1
+        while not self.done:
+            line = self.lines[self.at]
+            size = len(line) - len(line.lstrip(" "))
+            if line.strip(" "):
+                if size <= indent:
+                    break
+                inner = size if inner < 0 else inner
+                if size < inner or line[size] == "\t":
+                    _refuse("uneven indentation")
+            lines.append(line)
+            self.at += 1
+        cut = [line[inner:] if inner >= 0 else "" for line in lines]
+        while cut and not cut[-1]:
+            cut.pop()
+        breaks = len(lines) - len(cut) + (not self.done if cut else -self.done)  # after the last line of text
+        body = "\n".join(cut) if mark[0] == "|" else _folded(cut)
+        if mark.endswith("+"):
+            return body + "\n" * breaks
+        return body + "\n" if cut and breaks and not mark.endswith("-") else body
+
+
+def _folded(lines: list[str]) -> str:
+    """The lines joined by spaces; blank lines are line breaks, and deeper lines keep theirs."""
+    out: list[str] = []
+    before = ""
+    breaks = 0
+    for line in lines:
+        if not line:
+            breaks += 1
+            continue
+        if not before:
+            out.append("\n" * breaks)
+        elif line[0] == " " or before[0] == " ":
+            out.append("\n" * (breaks + 1))
+        else:
+            out.append("\n" * breaks or " ")
+        out.append(line)
+        before, breaks = line, 0
+    return "".join(out)
+
+
+# --- values on one line --------------------------------------------------------------------------
+
+
+def _value(text: str, rules: Rules, as_text: bool = False) -> Any:
+    first = text[:1]
+    if first and first in "[{":
+        value, stop = _flow(text, 0, 0, rules)
+    elif first and first in "\"'":
+        found = _QUOTED.match(text) or _refuse("an open quote")
+        value, stop = _unquoted(found.group(), rules), found.end()
+    elif rules.loose or _is_plain(text):
+        return _plain(text, rules, as_text)
+    else:
+        _refuse("not plain")
+    if text[stop:].strip() and not (rules.loose and _COMMENT.fullmatch(text, stop)):
+        _refuse("text after a value")
+    return value
+
+
+def _is_plain(text: str) -> bool:
+    if text[0] in _NOT_PLAIN or text == "-" or text.startswith(("- ", "---", "...")):
+        return False
+    return ": " not in text and not text.endswith(":") and " #" not in text
+
+
+def _plain(text: str, rules: Rules, as_text: bool = False) -> Any:
+    if as_text:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if not rules.number.fullmatch(text):
+        return text
+    if text.lstrip("+-").isdigit():
+        return int(text)
+    value = float(text)
+    return value if value - value == 0 else _refuse("too large")
+
+
+def _unquoted(text: str, rules: Rules) -> str:
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    return _ESCAPE.sub(lambda found: _unescaped(found, rules), text[1:-1]) if "\\" in text else text[1:-1]
+
+
+def _unescaped(found: re.Match[str], rules: Rules) -> str:
+    code = found[1]
+    if len(code) == 1:
+        return _ESCAPES.get(code) or (found[0] if rules.loose else _refuse("an unknown escape"))
+    if len(code) > 5:  # two halves of one character
+        return chr(0x10000 + ((int(code[1:5], 16) & 0x3FF) << 10) + (int(code[7:], 16) & 0x3FF))
+    number = int(code[1:], 16)
+    return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)  # half a character is none
+
+
+def _after_space(text: str, at: int) -> int:
+    return _SPACES.match(text, at).end()  # type: ignore[union-attr]
+
+
+def _flow(text: str, at: int, depth: int, rules: Rules) -> tuple[Any, int]:
+    """The value in flow style that begins at `at`, and where it ends."""
+    if depth > _DEPTH:
+        _refuse("too deep")
+    char = text[at : at + 1]
+    if char == "[":
+        return _flow_items(text, at + 1, depth, rules)
+    if char == "{":
+        return _flow_members(text, at + 1, depth, rules)
+    value, stop, is_quoted = _flow_scalar(text, at, rules)
+    return value if is_quoted else _plain(value, rules), stop
+
+
+def _flow_scalar(text: str, at: int, rules: Rules) -> tuple[str, int, bool]:
+    """The text of a scalar or a key, where it ends, and whether it has quotes."""
+    found = _QUOTED.match(text, at)
+    if found is not None:
+        return _unquoted(found.group(), rules), found.end(), True
+    found = rules.flow_plain.match(text, at) or _refuse("no value")
+    return found.group().rstrip(), found.end(), False
+
+
+def _flow_items(text: str, at: int, depth: int, rules: Rules) -> tuple[list[Any], int]:
+    out: list[Any] = []
+    while True:
+        at = _after_space(text, at)
+        if text[at : at + 1] == "]":
+            return out, at + 1
+        value, at = _flow(text, at, depth + 1, rules)
+        out.append(value)
+        at = _after_comma(text, at, "]")
+
+
+def _flow_members(text: str, at: int, depth: int, rules: Rules) -> tuple[dict[str, Any], int]:
+    out: dict[str, Any] = {}
+    while True:
+        at = _after_space(text, at)
+        if text[at : at + 1] == "}":
+            return out, at + 1
+        key, stop, _ = _flow_scalar(text, at, rules)
+        at = _after_space(text, stop)
+        if text[at : at + 1] != ":" or key in out:
+            _refuse("no colon, or a repeated key")
+        out[key], at = _flow(text, _after_space(text, at + 1), depth + 1, rules)
+        at = _after_comma(text, at, "}")
+
+
+def _after_comma(text: str, at: int, closer: str) -> int:
+    at = _after_space(text, at)
+    if text[at : at + 1] == ",":
+        return at + 1
+    return at if text[at : at + 1] == closer else _refuse("no comma")
