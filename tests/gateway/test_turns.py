@@ -12,7 +12,8 @@ import pytest
 
 from toolwire.access.keys import KeyGrant, KeyLimits
 from toolwire.access.limits import Limits
-from toolwire.backends.base import Batch, Capabilities
+from toolwire.backends.base import Batch
+from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.core.turn import Api, Message, TextPart, Turn
@@ -127,7 +128,7 @@ class TextOnly(ScriptedBackend):
 
     @property
     def capabilities(self) -> Any:
-        from toolwire.backends.base import Capabilities
+        from toolwire.core.capabilities import Capabilities
 
         return Capabilities()
 

@@ -23,7 +23,8 @@ from toolwire.core.turn import Call, Message, Result, TextPart, Turn
 from toolwire.observe.tape import EACH_BYTES, FRAME, FRAME_BYTES, LEAST_BYTES, OUT, RUN, Lane, Tape, weight
 
 if TYPE_CHECKING:
-    from toolwire.backends.base import Backend, Capabilities, Strategy
+    from toolwire.backends.base import Backend
+    from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Failure
     from toolwire.core.ids import IdFactory
     from toolwire.core.turn import Api, Item

@@ -12,7 +12,8 @@ from toolwire.backends.acp.profiles import PROFILES, AcpOptions, profile_of
 from toolwire.backends.agents import history
 from toolwire.backends.agents.history import Idle
 from toolwire.backends.agents.run import AgentRun, one_response
-from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
+from toolwire.backends.base import Batch, LiveRun
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Item, Turn
 

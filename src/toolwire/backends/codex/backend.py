@@ -15,7 +15,7 @@ from os.path import expanduser
 from typing import Any
 
 from toolwire.backends.agents.run import one_response
-from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
+from toolwire.backends.base import Batch, LiveRun
 from toolwire.backends.codex.home import Home, find_binary, prepare_home
 from toolwire.backends.codex.items import RenamedRun, renamed
 from toolwire.backends.codex.options import CodexOptions, Features
@@ -23,6 +23,7 @@ from toolwire.backends.codex.pool import Lease, Outdated, Pool
 from toolwire.backends.codex.runs import DynamicRun, run_text
 from toolwire.backends.codex.thread import Thread
 from toolwire.backends.codex.worker import HOW, Worker, require_login
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 

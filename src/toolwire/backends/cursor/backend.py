@@ -8,11 +8,12 @@ from typing import Any
 
 from toolwire.backends.agents.history import Idle, demand_again, fingerprint, fresh_prompt, images, known_part, news, next_prompt
 from toolwire.backends.agents.run import AgentRun, one_response
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
 from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.find import find_bridge
 from toolwire.backends.cursor.options import CursorOptions
 from toolwire.backends.cursor.session import Forgotten, Session
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
 from toolwire.backends.hosted import library
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions, capabilities
 from toolwire.backends.hosted.thinking import CallMemory
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
 from toolwire.backends.openai.carrier import Carrier, Reply, carrier, decoded
 from toolwire.backends.openai.direct import Request
 from toolwire.backends.openai.discover import Asker, facts_of, identify, list_models
@@ -32,6 +32,7 @@ from toolwire.backends.openai.profiles import Profile
 from toolwire.backends.openai.read import AnswerReader, Echo, given_beginning, plain
 from toolwire.backends.openai.render import Body, render
 from toolwire.backends.openai.strategy import FORGET_S, STATUSES, Refused, Ways, refused
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Turn
