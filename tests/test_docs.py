@@ -35,6 +35,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from matrix import installed
+from toolwire.access.gate import EXPOSED
 from toolwire.backends import registry
 from toolwire.backends.codex import CodexBackend
 from toolwire.backends.codex.options import SINCE
@@ -42,7 +43,6 @@ from toolwire.backends.scripted.script import STEPS
 from toolwire.core.errors import KINDS
 from toolwire.settings.load import CODEX_FLAGS, SEED_FLAGS, load
 from toolwire.settings.types import SECTIONS, ModelSettings, Settings, print_config
-from toolwire.surfaces.http.auth import EXPOSED
 from toolwire.tools.contract import Scope
 from toolwire.wire.responses.encode import SHAPES
 

@@ -25,6 +25,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from toolwire.access.gate import Gate, Proxies
 from toolwire.backends.acp.profiles import PROFILES, AcpOptions, launch
 from toolwire.backends.agents.processes import Child
 from toolwire.backends.codex.home import environment as codex_environment
@@ -40,7 +41,6 @@ from toolwire.observe.journal_files import Segments, TurnRecord
 from toolwire.observe.masking import secrets_among, secrets_of
 from toolwire.settings.types import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from toolwire.store.store import Store
-from toolwire.surfaces.http.auth import Gate, Proxies
 from toolwire.surfaces.http.server import tls_files
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 

@@ -15,9 +15,9 @@ import hashlib
 import logging
 import re
 import socket
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.types import Scope
 from yarl import URL
 
+from toolwire.access.gate import HeaderList, Headers
 from toolwire.cluster.nodes import Nodes, Peer
 from toolwire.core.errors import ToolwireError, error_object, response_error
 from toolwire.core.events import Failure
@@ -32,8 +33,6 @@ from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.records import Answer
 from toolwire.observe.logs import RequestLog
-from toolwire.surfaces.http.auth import HeaderList
-from toolwire.surfaces.http.exchange import Exchange
 from toolwire.wire.responses.encode import SHAPES, Shape
 from toolwire.wire.sse import encode, joined
 
@@ -199,6 +198,20 @@ def call_ids(raw: bytes) -> list[str]:
     return list(dict.fromkeys(found.decode("utf-8", "replace") for found in _CALL_ID.findall(raw)))
 
 
+class Forwardable(Protocol):
+    """A request that another node may answer: what identifies it, and how the response is sent."""
+
+    scope: Scope
+    headers: Headers
+    request_id: str
+
+    async def begin(self, status: int, headers: HeaderList) -> None: ...
+
+    def piece(self, block: bytes) -> Awaitable[None]: ...
+
+    async def end(self) -> None: ...
+
+
 class Courier:
     """The connections to other nodes: one for each request, which shows at once whether the other side is there."""
 
@@ -238,7 +251,7 @@ class Seals:
         seal = ";".join((*told, self._nodes.sign(*_facts(told, address, scope, request_id))))
         return [*passed, ("x-request-id", request_id), (HOP.decode(), seal)]
 
-    def opened(self, exchange: Exchange) -> Scope:
+    def opened(self, exchange: Forwardable) -> Scope:
         """The scope as the node that passed the request on had it. Raises where no node has sealed it."""
         scope = exchange.scope
         *told, signature = exchange.headers[HOP].decode("latin-1").split(";")
@@ -290,7 +303,7 @@ class Forwarding:
         await self.courier.close()
         await self.nodes.close()
 
-    async def answer(self, api: Api, exchange: Exchange, raw: bytes, key_id: str) -> Answer | None:
+    async def answer(self, api: Api, exchange: Forwardable, raw: bytes, key_id: str) -> Answer | None:
         """What the owner of the run says that this request continues. None: it is served here."""
         calls = call_ids(raw)
         here = self._parking.holds(calls)
@@ -303,13 +316,13 @@ class Forwarding:
             return None
         outcome, answer = await self._pass_on(peer, api, exchange, raw)
         self._outcomes.labels(outcome).inc()
-        self.log.passed_on(exchange, key_id, api, peer.id, outcome)
+        self.log.passed_on(exchange.request_id, key_id, api, peer.id, outcome)
         return answer
 
     async def _owner(self, calls: Collection[str], key_id: str) -> Peer | None:
         return await self.nodes.owner(calls, key_id) if calls else None
 
-    async def _pass_on(self, peer: Peer, api: Api, exchange: Exchange, raw: bytes) -> tuple[str, Answer | None]:
+    async def _pass_on(self, peer: Peer, api: Api, exchange: Forwardable, raw: bytes) -> tuple[str, Answer | None]:
         try:
             response = await self.courier.send(
                 peer.address, exchange.scope, self.seals.headers(exchange.scope, exchange.request_id, peer.address), raw

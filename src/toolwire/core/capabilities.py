@@ -39,8 +39,8 @@ class Capabilities:
     """What `Turn.constraint` can limit the decoder to: `text`, an answer of text and calls; `call`, an answer
     that is one call as bare JSON, without markers, and nothing else."""
     dialects: tuple[str, ...] = ()
-    """The formats in which the model writes calls as text. The scanner looks for these. The prompt teaches the
-    first one, unless the sentinel is among them. Empty: the default."""
+    """The formats in which the model writes calls as text. The scanner looks for these; the prompt teaches
+    the first one, unless the sentinel is among them. Empty: the default."""
     reasoning: bool = False
     usage: bool = True
     fields: frozenset[str] = field(default_factory=frozenset)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 import msgspec
 
@@ -26,9 +26,10 @@ from toolwire.core.shown import as_json, clean
 from toolwire.wire.sse import scrub
 
 if TYPE_CHECKING:
+    from toolwire.access.keys import KeyHolder
+    from toolwire.core.events import Failure
     from toolwire.gateway.records import TurnSummary
     from toolwire.observe.masking import Mask
-    from toolwire.surfaces.http.exchange import Exchange
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
@@ -83,6 +84,17 @@ _SAME: dict[str, Any] = logging.LogRecord(access.name, logging.INFO, __file__, 0
 _encode = msgspec.json.Encoder().encode
 
 
+class LoggedRequest(Protocol):
+    """What a log line says about a request that is no turn."""
+
+    scope: Any
+    request_id: str
+    began: float
+    holder: KeyHolder | None
+    status: int | None
+    failure: Failure | None
+
+
 class RequestLog:
     """One server's lines. `node` is this node's id, where there are several."""
 
@@ -106,7 +118,7 @@ class RequestLog:
             told = {"input": summary.contents.asked(summary.turn) if summary.turn is not None else [], "output": summary.contents.said()}
             self._tell(logging.DEBUG, {"event": "contents", "request_id": summary.request_id, **told, "left_out": summary.contents.left_out})
 
-    def request(self, exchange: Exchange) -> None:
+    def request(self, exchange: LoggedRequest) -> None:
         """Any other request: one that was refused before a turn began, or that was no turn."""
         path: str = exchange.scope["path"]
         level = logging.DEBUG if path.startswith(QUIET) and exchange.failure is None else logging.INFO
@@ -128,10 +140,10 @@ class RequestLog:
             line["client"] = (exchange.scope.get("client") or ("",))[0]
         self._tell(level, line)
 
-    def passed_on(self, exchange: Exchange, key_id: str, api: str, to: str, outcome: str) -> None:
+    def passed_on(self, request_id: str, key_id: str, api: str, to: str, outcome: str) -> None:
         """A turn that another node ran, or did not."""
         if access.isEnabledFor(logging.INFO):
-            told = {"request_id": exchange.request_id, "key": key_id, "api": api, "passed_on_to": to, "outcome": outcome}
+            told = {"request_id": request_id, "key": key_id, "api": api, "passed_on_to": to, "outcome": outcome}
             self._tell(logging.INFO, {"event": "passed_on", **told})
 
     def _tell(self, level: int, fields: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Too
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
     """The vault's own tools. The first build of its index is waited for, and shown, where somebody looks on."""
     if sys.stderr.isatty():
-        from toolwire.cli.vault import first_build
+        from toolwire.surfaces.terminal.indexing import first_build
 
         await first_build(root, settings.vault.include, settings.vault.exclude)
     vault_tools: Any = importlib.import_module("toolwire.tools.vault_tools")

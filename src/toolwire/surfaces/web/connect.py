@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 from starlette.requests import Request
 
+from toolwire.access.gate import OWN
 from toolwire.core.errors import KINDS, ToolwireError
-from toolwire.surfaces.http.auth import OWN
 from toolwire.surfaces.tables import model_rows
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, Shape, values_of
 from toolwire.surfaces.web.context import Row, Web, body
