@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import signal
 import sys
@@ -38,7 +37,8 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
         from toolwire.surfaces.terminal.indexing import first_build
 
         await first_build(root, settings.vault.include, settings.vault.exclude)
-    vault_tools: Any = importlib.import_module("toolwire.tools.vault_tools")
+    from toolwire.tools import vault_tools
+
     async with vault_tools.opened(settings, root) as tools:
         yield tools
 
