@@ -1,7 +1,7 @@
 """The index: a vault's notes in SQLite, kept up with the files by their times and sizes.
 
 A file that is no database, of another format or damaged is replaced by a new one and built again; what is damaged is found when it is used. One
-writer at a time among all processes (`place.py`); readers never wait. `refresh.py` says what is in it.
+writer at a time among all processes (`Place`); readers never wait. `refresh.py` says what is in it.
 """
 
 from __future__ import annotations

@@ -3,13 +3,6 @@
 A dialect has openers: literal markers that may begin a block, each with the grammar of what follows. An opener is a candidate, not a commitment: a
 block that does not keep its grammar up to a known tool's name goes back to being text. No opener is the beginning of another. Standard library
 only.
-
-shapes.py     what the data is written in
-enveloped.py  JSON objects that hold the name
-headed.py     the name in a header, then JSON
-tagged.py     values between tags
-literal.py    value grammars of their own
-render*.py    the same formats, written
 """
 
 from __future__ import annotations
