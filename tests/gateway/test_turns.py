@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from toolwire.access.keys import KeyGrant, KeyLimits
-from toolwire.access.limits import Limits
+from toolwire.access.limits import RateLimits
 from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError
@@ -215,7 +215,7 @@ async def test_every_attempt_of_a_turn_is_counted(table: Any, script: str, at_on
     told: list[TurnSummary] = []
     key = KeyGrant(limits=KeyLimits(tokens_per_minute=10_000))
     table.serve(Counting(script, at_once)).gateway.observers.append(told.append)
-    table.gateway.limits = Limits(Settings(), clock=lambda: 0)  # nothing comes back meanwhile
+    table.gateway.limits = RateLimits(Settings(), clock=lambda: 0)  # nothing comes back meanwhile
     asked: dict[str, Any] = {"input": "?", "tools": [{"type": "function", **STRICT["function"]}], "store": False}  # type: ignore[dict-item]
     if api == "chat":
         asked = {"messages": [{"role": "user", "content": "?"}], "tools": [STRICT], **({"stream_options": {"include_usage": True}} if stream else {})}

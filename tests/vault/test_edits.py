@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from toolwire.vault.edits import Change, Edit, Edits, clean_leftovers, dominant, replaced
 from toolwire.vault.paths import Vault, unix
-from toolwire.vault.policy import Limits, PathRefused
+from toolwire.vault.policy import PathRefused, VaultLimits
 
 KILL_ROUNDS = int(os.environ.get("TOOLWIRE_KILL_ROUNDS", "6"))
 
@@ -209,7 +209,7 @@ def test_an_edit_that_does_not_fit_is_refused(edits: Edits, steps: list[tuple[st
 
 
 def test_content_that_is_no_text_or_too_large_is_refused(root: Path) -> None:
-    with Vault(root, limits=Limits(file_bytes=100)) as vault:
+    with Vault(root, limits=VaultLimits(file_bytes=100)) as vault:
         edits = Edits(vault)
         for content, kind in (("x" * 101, "size"), ("a\0b", "binary"), ("a\ud800", "encoding")):
             with pytest.raises(PathRefused) as refused:

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from toolwire.vault import refresh as refreshing
-from toolwire.vault.index import _SETTINGS, Index, Place, watch
+from toolwire.vault.index import _SETTINGS, Index, IndexLocation, watch
 from toolwire.vault.paths import Vault
-from toolwire.vault.policy import Limits, PathRefused
+from toolwire.vault.policy import PathRefused, VaultLimits
 from toolwire.vault.search import search
 
 KILL_ROUNDS = int(os.environ.get("TOOLWIRE_KILL_ROUNDS", "4"))
@@ -221,9 +221,9 @@ def test_the_index_lies_in_the_cache_under_a_name_that_tells_nothing(root: Path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     os.symlink(root, tmp_path / "alias")
     with Vault(root) as one, Vault(tmp_path / "alias") as two:
-        assert Place(one).folder == Place(two).folder
-        assert Place(one).folder.parent == tmp_path / "xdg" / "toolwire" / "vaults"
-        assert "vault" not in Place(one).folder.name
+        assert IndexLocation(one).folder == IndexLocation(two).folder
+        assert IndexLocation(one).folder.parent == tmp_path / "xdg" / "toolwire" / "vaults"
+        assert "vault" not in IndexLocation(one).folder.name
 
 
 def _garbage(path: Path) -> None:
@@ -515,6 +515,6 @@ def test_a_vault_that_can_not_be_read_any_more_does_not_empty_the_index(root: Pa
 
 def test_a_large_file_is_left_out_and_said(root: Path, tmp_path: Path) -> None:
     (root / "big.md").write_text("x" * 5000)
-    with Vault(root, limits=Limits(file_bytes=1000)) as vault, Index(vault, tmp_path / "cache") as index:
+    with Vault(root, limits=VaultLimits(file_bytes=1000)) as vault, Index(vault, tmp_path / "cache") as index:
         done = index.refresh()
         assert done.skipped == 1 and "too large" in done.reasons[0] and done.added == 6

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from toolwire.vault.paths import Vault
-from toolwire.vault.policy import Limits, PathRefused, Policy
+from toolwire.vault.policy import PathPolicy, PathRefused, VaultLimits
 
 SECRET = "the secret outside"
 
@@ -487,8 +487,8 @@ def test_a_name_that_is_no_unicode_is_not_part_of_the_vault(root: Path, vault: V
     ],
 )
 def test_a_pattern_fits(pattern: str, path: str, hit: bool) -> None:
-    assert Policy(exclude=[pattern]).allows(path) is not hit
-    assert Policy(include=[pattern]).allows(path) is hit
+    assert PathPolicy(exclude=[pattern]).allows(path) is not hit
+    assert PathPolicy(include=[pattern]).allows(path) is hit
 
 
 def test_patterns_hold_for_reading_listing_and_walking_alike(root: Path) -> None:
@@ -511,9 +511,9 @@ def test_a_call_reads_so_many_files_and_bytes_and_no_more(root: Path) -> None:
     for number in range(5):
         (root / f"n{number}.md").write_text("line\n" * 20)
     paths = [f"n{number}.md" for number in range(5)]
-    with Vault(root, limits=Limits(call_files=3)) as vault:
+    with Vault(root, limits=VaultLimits(call_files=3)) as vault:
         assert [type(found).__name__ for found in vault.read_many([*paths[:2], "missing.md", *paths[2:]])] == ["NoteText"] * 2 + ["PathRefused"] * 4
-    with Vault(root, limits=Limits(call_bytes=150)) as vault:
+    with Vault(root, limits=VaultLimits(call_bytes=150)) as vault:
         first, second, third, *_ = vault.read_many(paths)
         assert not isinstance(first, PathRefused) and not first.truncated
         assert not isinstance(second, PathRefused) and second.truncated and second.text == "line\n" * 10 and second.end_line == 10

@@ -33,7 +33,7 @@ from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.records import Answer
 from toolwire.observe.logs import RequestLog
-from toolwire.wire.responses.encode import SHAPES, Shape
+from toolwire.wire.responses.encode import SHAPES, ItemShape
 from toolwire.wire.sse import encode, joined
 
 # --- interrupted ------------------------------------------------------------
@@ -153,7 +153,7 @@ class Passing:
         yield self._frame("response.output_item.done", output_index=self._index, item=done)
         self._output.append(done)
 
-    def _shape(self, item: dict[str, Any]) -> Shape:
+    def _shape(self, item: dict[str, Any]) -> ItemShape:
         """By the item's part, or, where that has not passed yet, the one that the item was opened for."""
         kind = str(item.get("type"))
         opened = (shape for shape in SHAPES.values() if shape.item["type"] == kind and shape.item.keys() == shape.item.keys() & item.keys())
@@ -236,7 +236,7 @@ class Courier:
             await self._session.close()
 
 
-class Seals:
+class NodeSeals:
     """How a node knows another one's requests. `addresses` are the ways by which this one is reached."""
 
     def __init__(self, nodes: Nodes, addresses: Collection[str] = ()) -> None:
@@ -294,7 +294,7 @@ class Forwarding:
     ) -> None:
         self.nodes = nodes
         self.log = told or RequestLog()
-        self.seals = Seals(nodes, addresses)
+        self.seals = NodeSeals(nodes, addresses)
         self.courier = Courier()
         self._parking = parking
         self._outcomes = Counter("toolwire_turns_passed_on", "Turns whose run another node held, by how it went.", ("outcome",), registry=registry)

@@ -16,7 +16,7 @@ import aiohttp
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolwire.cluster.forward import BETWEEN_TWO, HOPPED, Courier, Forwardable, Seals
+from toolwire.cluster.forward import BETWEEN_TWO, HOPPED, Courier, Forwardable, NodeSeals
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 
@@ -35,7 +35,7 @@ log = logging.getLogger("toolwire.nodes")
 class Siblings:
     """`place` is this worker's number, `addresses` are where each of them is reached by the others."""
 
-    def __init__(self, place: int, addresses: Sequence[str], seals: Seals, courier: Courier) -> None:
+    def __init__(self, place: int, addresses: Sequence[str], seals: NodeSeals, courier: Courier) -> None:
         self._place = place
         self._addresses = tuple(addresses)
         self._seals = seals

@@ -39,12 +39,12 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SaidText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ThoughtText:
     text: str
 
 
@@ -69,7 +69,7 @@ class Ended:
     usage: dict[str, Any] = field(default_factory=dict)
 
 
-Happening = Said | Thought | Called | Did | Ended
+Happening = SaidText | ThoughtText | Called | Did | Ended
 
 
 class Model(Protocol):
@@ -208,11 +208,11 @@ class _Answer:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             if delta.get("reasoning_content"):
-                out.append(Thought(delta["reasoning_content"]))
+                out.append(ThoughtText(delta["reasoning_content"]))
             text = delta.get("content") or delta.get("refusal")
             if text:
                 self._text.append(text)
-                out.append(Said(text))
+                out.append(SaidText(text))
             for call in delta.get("tool_calls") or ():
                 kept = self._calls.setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
                 function = call.get("function") or {}

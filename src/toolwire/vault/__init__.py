@@ -4,7 +4,7 @@ from toolwire.vault.edits import Change, Edit, Edits
 from toolwire.vault.graph import Graph
 from toolwire.vault.index import Index, Refresh
 from toolwire.vault.paths import NoteStat, NoteText, Vault
-from toolwire.vault.policy import Limits, PathRefused
+from toolwire.vault.policy import PathRefused, VaultLimits
 from toolwire.vault.search import Found, Hit
 
 __all__ = [
@@ -15,10 +15,10 @@ __all__ = [
     "Graph",
     "Hit",
     "Index",
-    "Limits",
     "NoteStat",
     "NoteText",
     "PathRefused",
     "Refresh",
     "Vault",
+    "VaultLimits",
 ]

@@ -1,7 +1,7 @@
 """The index: a vault's notes in SQLite, kept up with the files by their times and sizes.
 
 A file that is no database, of another format or damaged is replaced by a new one and built again; what is damaged is found when it is used. One
-writer at a time among all processes (`Place`); readers never wait. `refresh.py` says what is in it.
+writer at a time among all processes (`IndexLocation`); readers never wait. `refresh.py` says what is in it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "toolwire" / "vaults"
 
 
-class Place:
+class IndexLocation:
     """The folder of one index."""
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:
@@ -144,7 +144,7 @@ class Index:
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:
         self.vault = vault
-        self.place = Place(vault, cache)
+        self.place = IndexLocation(vault, cache)
         self._reading = threading.RLock()
         self._reader: sqlite3.Connection | None = None
         self._path: Path | None = None

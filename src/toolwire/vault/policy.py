@@ -25,7 +25,7 @@ READABLE = (*SEARCHED, ".canvas", ".base")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class VaultLimits:
     """What one file, one path and one call may have."""
 
     file_bytes: int = 4 * 1024 * 1024
@@ -94,7 +94,7 @@ NAME_RULES: tuple[Rule, ...] = (
 )
 
 
-def name_refused(name: str, limits: Limits) -> str | None:
+def name_refused(name: str, limits: VaultLimits) -> str | None:
     """Why a single name is refused; None when it is not."""
     if _ORDINARY.fullmatch(name) and len(name) <= limits.name_bytes and name.isascii():
         return NAME_RULES[-1][0] if name[0] in _RESERVED_BEGIN and _RESERVED.fullmatch(name) else None
@@ -139,13 +139,13 @@ def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(found), re.S) if found else None
 
 
-class Policy:
+class PathPolicy:
     """The rules with a vault's own patterns and limits."""
 
-    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: Limits | None = None) -> None:
+    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None) -> None:
         self.include = tuple(include)
         self.exclude = tuple(exclude)
-        self.limits = limits or Limits()
+        self.limits = limits or VaultLimits()
         self._included = _any(self.include)
         self._excluded = _any(self.exclude)
 

@@ -38,7 +38,7 @@ BETWEEN = "\n\n"
 """Between two messages of one answer, and between the parts of a summary."""
 
 
-class Reader:
+class ThreadReader:
     """`feed` gives the events of one notification. `ended`: the turn is over, and how. `complete`: Codex said that the model's response is."""
 
     def __init__(self, tools: frozenset[str] = frozenset(), parallel: bool = True) -> None:
@@ -101,7 +101,7 @@ class Reader:
 
     # --- by method -----------------------------------------------------------------------------------------------------------------------------
 
-    def _text(self, news: wire.Delta) -> list[Event]:
+    def _text(self, news: wire.CodexDelta) -> list[Event]:
         if not news.delta:
             return []
         start = ""
@@ -112,7 +112,7 @@ class Reader:
         self._text_told.append(news.delta)
         return [Text(start + news.delta)]
 
-    def _summarized(self, news: wire.Delta) -> list[Event]:
+    def _summarized(self, news: wire.CodexDelta) -> list[Event]:
         if not news.delta:
             return []
         part = (news.item_id, news.summary_index)
@@ -123,7 +123,7 @@ class Reader:
         self._summary_told.append(start + news.delta if self._summary_told else news.delta)
         return [Thought(start + news.delta, summary=True)]
 
-    def _thought(self, news: wire.Delta) -> list[Event]:
+    def _thought(self, news: wire.CodexDelta) -> list[Event]:
         self._thought_told.append(news.delta)
         return [Thought(news.delta)] if news.delta else []
 
@@ -210,16 +210,16 @@ class Reader:
         return []
 
 
-_READ: dict[str, Callable[[Reader, Any], list[Event]]] = {
-    "item/agentMessage/delta": Reader._text,
-    "item/reasoning/summaryTextDelta": Reader._summarized,
-    "item/reasoning/textDelta": Reader._thought,
-    "rawResponseItem/completed": Reader._raw_item,
-    "rawResponse/completed": Reader._raw_response,
-    COUNTED: Reader._tokens,
-    "turn/started": Reader._started,
-    "turn/completed": Reader._completed,
-    "error": Reader._failed,
+_READ: dict[str, Callable[[ThreadReader, Any], list[Event]]] = {
+    "item/agentMessage/delta": ThreadReader._text,
+    "item/reasoning/summaryTextDelta": ThreadReader._summarized,
+    "item/reasoning/textDelta": ThreadReader._thought,
+    "rawResponseItem/completed": ThreadReader._raw_item,
+    "rawResponse/completed": ThreadReader._raw_response,
+    COUNTED: ThreadReader._tokens,
+    "turn/started": ThreadReader._started,
+    "turn/completed": ThreadReader._completed,
+    "error": ThreadReader._failed,
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.pool import Lease
-from toolwire.backends.codex.reading import Reader
+from toolwire.backends.codex.reading import ThreadReader
 from toolwire.backends.codex.wire import Notification, ServerRequest
 from toolwire.backends.codex.worker import explained
 from toolwire.core.errors import ToolwireError
@@ -138,7 +138,7 @@ class Thread:
         self._wake()
 
     def _serve(self, request: ServerRequest) -> None:
-        call = wire.decode(wire.ToolCall, request.params)
+        call = wire.decode(wire.CodexToolCall, request.params)
         if call is None:
             self.worker.refuse(request, "this is no tool call that Toolwire can read")
         elif self._over is not None:
@@ -221,7 +221,7 @@ async def opened(open_thread: OpenThread, start: Callable[[Thread], Awaitable[No
     raise AssertionError("unreachable")
 
 
-async def next_message(thread: Thread, reader: Reader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
+async def next_message(thread: Thread, reader: ThreadReader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
     """The next message; None where silence itself says something: the turn has failed, or (`settle_s`) what is there is complete."""
     limit = AFTER_ERROR_S if reader.failing else settle_s if settle_s is not None else options.timeout_s
     try:
@@ -234,7 +234,7 @@ async def next_message(thread: Thread, reader: Reader, options: CodexOptions, se
         return None
 
 
-async def ending(thread: Thread, reader: Reader, options: CodexOptions) -> Finish | Failure:
+async def ending(thread: Thread, reader: ThreadReader, options: CodexOptions) -> Finish | Failure:
     """How the turn ended, with what the person can do about it."""
     assert reader.ended is not None
     thread.completed()

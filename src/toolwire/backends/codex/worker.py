@@ -22,9 +22,9 @@ from typing import Any, Protocol, TypeVar
 from toolwire.backends.agents.processes import Talker, end_words
 from toolwire.backends.codex import wire
 from toolwire.backends.codex.failures import refused
-from toolwire.backends.codex.home import Home, scratch
+from toolwire.backends.codex.home import CodexHome, scratch
 from toolwire.backends.codex.options import CodexOptions, Version, parse_version
-from toolwire.backends.codex.wire import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Peer, Response, ServerRequest
+from toolwire.backends.codex.wire import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Response, RpcPeer, ServerRequest
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 
@@ -53,12 +53,12 @@ class RequestError(ToolwireError):
         self.fault = fault
 
 
-class Worker(Talker):
+class CodexWorker(Talker):
     """`start` before anything else; `close` at the end, whatever happened."""
 
     LOG = log
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: CodexHome) -> None:
         super().__init__()
         self.home = home
         self.version: Version = home.version
@@ -67,7 +67,7 @@ class Worker(Talker):
         """How many threads this process has begun."""
         self.logged_in = False
         """Whether a login was seen; asked again until it was."""
-        self._peer = Peer()
+        self._peer = RpcPeer()
         self._waiting: dict[int | str, asyncio.Future[Response]] = {}
         self._sinks: dict[str, Sink] = {}
         self._scratch: Path | None = None
@@ -188,8 +188,8 @@ class Worker(Talker):
 
     # --- who is logged in ----------------------------------------------------------------------------------------------------------------------
 
-    async def account(self) -> wire.Account:
-        return wire.decode(wire.Account, await self.request("account/read", {})) or wire.Account()
+    async def account(self) -> wire.CodexAccount:
+        return wire.decode(wire.CodexAccount, await self.request("account/read", {})) or wire.CodexAccount()
 
     async def login_url(self, timeout_s: float = 2.0) -> str:
         """Where the person can log in; empty where Codex does not say so quickly. One login is begun at a time."""
@@ -266,7 +266,7 @@ def _rss_pages(pid: int) -> int:
 HOW = "Log in with: codex login"
 
 
-async def require_login(worker: Worker) -> None:
+async def require_login(worker: CodexWorker) -> None:
     """Codex would ask the provider without a login, too: better to say at once what is missing."""
     if worker.logged_in:
         return
@@ -276,7 +276,7 @@ async def require_login(worker: Worker) -> None:
         raise ToolwireError("backend_auth", await _with_url("Codex is not logged in.", worker))
 
 
-async def explained(failure: Failure, worker: Worker, options: CodexOptions) -> Failure:
+async def explained(failure: Failure, worker: CodexWorker, options: CodexOptions) -> Failure:
     """The failure, with what the person can do about it."""
     if failure.kind != "backend_auth":
         return failure
@@ -287,6 +287,6 @@ async def explained(failure: Failure, worker: Worker, options: CodexOptions) -> 
     return Failure(failure.kind, await _with_url(failure.message, worker))
 
 
-async def _with_url(words: str, worker: Worker) -> str:
+async def _with_url(words: str, worker: CodexWorker) -> str:
     url = await worker.login_url()
     return f"{words} {HOW}" + (f", or open {url}" if url else "")

@@ -48,7 +48,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
-class Session:
+class TerminalSession:
     """One conversation's surroundings. `opened` makes one."""
 
     def __init__(self, settings: Settings, gateway: Gateway, store: Store, approvals: Approvals, source: ToolSource, name: str) -> None:
@@ -138,13 +138,13 @@ def _spellings(named: str) -> list[str]:
 @asynccontextmanager
 async def opened(
     settings: Settings, vault: str | None, name: str, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[TerminalSession]:
     """A session, with its vault opened. Closing it closes all."""
     async with storing.opened(Store(settings.store.url)) as store:
         gateway = Gateway(settings, store=store)
         try:
             await gateway.start()
-            session = Session(settings, gateway, store, Approvals(store, lifetime_s=lifetime_s), source or vault_source, name)
+            session = TerminalSession(settings, gateway, store, Approvals(store, lifetime_s=lifetime_s), source or vault_source, name)
             try:
                 await session.open_vault(vault)
                 yield session
