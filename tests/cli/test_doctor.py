@@ -94,8 +94,8 @@ def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_
     config = f'[models.demo]\nbackend = "scripted"\n[store]\nurl = "sqlite:///{store}"\n'
     store.write_text("certainly not a database " * 200)
     status, page = run(config)
-    assert status == 1 and "✗ store" in page and f"{store}: can not be opened: file is not a database" in page
-    for version, told in ((1, f"{store}\n"), (999, f"{store}: written by a newer Toolwire")):
+    assert status == 1 and "✗ store" in page and f"{store}: cannot be opened: file is not a database" in page
+    for version, told in ((8, f"{store}\n"), (7, f"{store}: written by a Toolwire before 0.1"), (999, f"{store}: written by a newer Toolwire")):
         store.unlink()
         with closing(sqlite3.connect(store)) as connection:
             connection.execute(f"PRAGMA user_version = {version}")

@@ -88,8 +88,12 @@ class Postgres:
         self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """As a crash."""
+        """As a crash. Returns when the processes of its connections have ended too."""
+        children = _children(self._process.pid) if self._process is not None else []
         self._signal(signal.SIGKILL)
+        until = time.monotonic() + READY_S
+        while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < until:
+            time.sleep(0.005)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

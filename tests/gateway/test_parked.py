@@ -188,11 +188,14 @@ def edited(body: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
+NAMED = TOOL
+ALLOWED = [{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}} for tools in ([TOOL, OTHER], [OTHER, TOOL], [TOOL])]
+
 COLD: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "a result is missing": (lambda body: follow_up(body, "sunny"), "Done: No result was returned for this call.."),
     "the history was edited": (edited, "Done: noon."),
     "the tools changed": (lambda body: {**follow_up(body, "sunny", "noon"), "tools": [TOOL]}, "Done: noon."),
-    "another tool_choice": (lambda body: follow_up(body, "sunny", "noon", tool_choice="required"), "Done: noon."),
+    "another tool_choice": (lambda body: follow_up(body, "sunny", "noon", tool_choice=ALLOWED[2]), "Done: noon."),
     "no tools any more": (lambda body: follow_up(body, "sunny", "noon", tool_choice="none"), "Done: noon."),
     "another form of answer": (lambda body: follow_up(body, "sunny", "noon", response_format={"type": "json_object"}), "Done: noon."),
     "the person said more": (
@@ -215,8 +218,6 @@ async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table
     assert len(table.backend.seen) == 2
 
 
-NAMED = TOOL
-ALLOWED = [{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}} for tools in ([TOOL, OTHER], [OTHER, TOOL], [TOOL])]
 DESCRIBED = [{**TOOL, "function": {**TOOL["function"], "description": words}} for words in ("Looks outside.", "Looks it up.")]
 
 
@@ -225,8 +226,6 @@ DESCRIBED = [{**TOOL, "function": {**TOOL["function"], "description": words}} fo
     [
         ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK goes on after a forced call
         ({"tool_choice": "required"}, {}, "replayed"),
-        ({"tool_choice": "required"}, {"tool_choice": "required"}, "replayed"),  # a call is demanded once more
-        ({"tool_choice": NAMED}, {"tool_choice": NAMED}, "replayed"),
         ({"tool_choice": ALLOWED[0]}, {"tool_choice": ALLOWED[1]}, "resumed"),
         ({"tool_choice": ALLOWED[2]}, {"tool_choice": ALLOWED[0]}, "replayed"),
         ({"tool_choice": ALLOWED[2]}, {}, "replayed"),
@@ -247,6 +246,28 @@ async def test_a_run_goes_on_only_with_the_tools_and_the_choice_that_it_was_begu
     await asyncio.sleep(0)
     assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
     assert len(table.backend.seen) == (1 if kind == "resumed" else 2)
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+async def test_a_request_that_demands_a_call_once_more_is_run_cold(table: Any, choice: Any) -> None:
+    table.play("call get_weather\n---\ncall get_weather", tools="parked")
+    first, _ = await ask(table, request(tool_choice=choice))
+    second, kind = await ask(table, {**follow_up(first, "sunny"), "tool_choice": choice})
+    assert (second["choices"][0]["finish_reason"], kind) == ("tool_calls", "replayed")
+    await asyncio.sleep(0)
+    assert table.backend.live[0].cancelled and len(table.backend.seen) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agent_that_makes_no_required_call_is_asked_once_more_and_then_it_is_an_error(table: Any, stream: bool) -> None:
+    table.play("say I would rather not.\n---\ncall get_weather", tools="parked")
+    answer, _ = await ask(table, request(tool_choice="required"))
+    assert answer["choices"][0]["finish_reason"] == "tool_calls" and not text(answer)
+    assert [live.cancelled for live in table.backend.live] == [True, False]
+    table.play("say I would rather not.", tools="parked")
+    with pytest.raises(ToolwireError, match="also when asked again"):
+        await ask(table, request(tool_choice="required", stream=stream))
+    assert len(table.backend.seen) == 2
 
 
 async def test_a_park_that_is_gone_is_replayed_cold(table: Any) -> None:

@@ -11,13 +11,12 @@ import pytest
 from toolwire.backends.base import Batch
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Finish, Text, Thought, Usage
 from toolwire.core.ids import counting_ids
-from toolwire.core.policy import NO_RULES
 from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.emulate.dialects import DIALECTS
-from toolwire.emulate.scanner import ToolCallParser
-from toolwire.gateway.attempts import SLICE, interpreted
+from toolwire.gateway.account import Account
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan, make_plan
+from toolwire.gateway.stages import SLICE, Stages
 from toolwire.settings.types import ToolSettings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
@@ -63,7 +62,7 @@ def test_a_native_answer_without_thoughts_passes_as_it_is_after_its_first_word()
     batch: list[Event] = [Text("Hello")]
     assert not interpreter.as_it_is
     assert interpreter.feed(batch) == batch and interpreter.as_it_is
-    assert interpreter.feed(batch) is batch
+    assert interpreter.feed(batch) == batch
 
 
 def test_tags_that_the_client_asked_for_stay_text() -> None:
@@ -87,14 +86,19 @@ async def test_reasoning_is_on_the_wire_where_both_apis_have_it(table: Any, api:
         assert answer["output"][1]["content"][0]["text"] == "Sunny."
 
 
-async def test_other_turns_run_while_a_long_text_is_read() -> None:
+class Long(ScriptedBackend):
+    """Says one long text at once."""
+
+    text = ""
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        yield [Text(self.text), Finish()]
+
+
+async def test_other_turns_run_while_a_long_text_is_read(table: Any) -> None:
     """A text of brackets at line starts is as costly as text can be. Other tasks get their turn about once a millisecond."""
-    text = "{\n" * (100 * SLICE)
-    plan = Plan("emulated", plan_of().turn, NO_RULES, scanner=lambda: ToolCallParser([{"name": "look"}], tuple(DIALECTS), nonce="k7"))
-
-    async def run() -> AsyncGenerator[Batch, None]:
-        yield [Text(text), Finish()]
-
+    backend = Long("m", ScriptedOptions(tools="emulated", dialects=tuple(DIALECTS)))
+    backend.text = "{\n" * (100 * SLICE)
     ticks, done = 0, False
 
     async def tick() -> None:
@@ -104,18 +108,26 @@ async def test_other_turns_run_while_a_long_text_is_read() -> None:
             await asyncio.sleep(0)
 
     other = asyncio.create_task(tick())
-    out = [event async for batch in interpreted(run(), Interpreter(plan, counting_ids()), "m") for event in batch]
+    tool = {"type": "function", "function": {"name": "look"}}
+    body = await table.serve(backend).body("chat", {"messages": [{"role": "user", "content": "?"}], "tools": [tool]})
     done = True
     await other
-    assert "".join(event.text for event in out if isinstance(event, Text)) == text and out[-1] == Finish()
+    assert body["choices"][0]["message"]["content"] == backend.text
     assert ticks >= 50
 
 
-async def test_a_long_native_text_is_not_cut_once_its_first_words_open_no_thought() -> None:
-    text = "x" * (100 * SLICE)
+def test_a_long_native_text_is_not_cut_once_its_first_words_open_no_thought() -> None:
+    text, out = "x" * (100 * SLICE), list[list[Event]]()
 
-    async def run() -> AsyncGenerator[Batch, None]:
-        yield [Text(text), Finish()]
+    class Kept:
+        def feed(self, events: list[Event], choice: int) -> bytes:
+            return b""
 
-    out = [event async for batch in interpreted(run(), Interpreter(plan_of(), counting_ids()), "m") for event in batch]
-    assert out == [Text(text[:SLICE]), Text(text[SLICE:]), Finish()]
+        def say(self, text: str) -> bytes:
+            return b""
+
+    stages = Stages(plan_of(), Kept(), Account(0.0, None), counting_ids())
+    for part in stages.slices([Text(text), Finish()]):
+        out.append(part)
+        stages.feed(part)
+    assert out == [[Text(text[:SLICE])], [Text(text[SLICE:])], [Finish()]]

@@ -14,7 +14,7 @@ from toolwire.backends.openai import OpenAIBackend
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.turn import Api
-from toolwire.gateway import attempts
+from toolwire.gateway import stages
 from toolwire.testing.judges import Judge
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, chunk, completion
 
@@ -252,7 +252,7 @@ async def test_without_a_required_call_text_is_not_held(table: Any) -> None:
 
 
 async def test_what_waits_for_a_required_call_is_limited(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "HELD_LIMIT", 5000)
+    monkeypatch.setattr(stages, "HELD_LIMIT", 5000)
     async with serving(reply(answer("x" * 8000, calls=[CALL], size=1000))) as (backend, _):
         with pytest.raises(ToolwireError) as failed:
             await table.serve(backend).answer("chat", question("chat", "required", stream=True))

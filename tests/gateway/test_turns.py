@@ -229,7 +229,6 @@ async def test_every_attempt_of_a_turn_is_counted(table: Any, script: str, at_on
         names = ("prompt_tokens", "completion_tokens") if api == "chat" else ("input_tokens", "output_tokens")
         details = usage[f"{names[0]}_details"]["cached_tokens"], usage[f"{names[1]}_details"]["reasoning_tokens"]
         assert (usage[names[0]], usage[names[1]], *details, usage["total_tokens"]) == (*used, used[0] + used[1])
-    table.gateway.told.now()
     [one] = told
     assert (one.input_tokens, one.output_tokens, one.cached_tokens, one.reasoning_tokens) == used
     left = dict(table.gateway.limits.headers("k", key.limits))[b"x-ratelimit-remaining-tokens"]
@@ -521,7 +520,6 @@ async def test_observers_are_told_of_every_turn_once(table: Any) -> None:
     table.gateway.observers.append(told.append)
     await table.body("chat", asks())
     await table.stream("responses", {"input": "?", "tools": [WRITE], "store": False})
-    table.gateway.told.now()
     table.play("fail quota no")
     table.gateway.observers.append(told.append)
     for stream in (False, True):
@@ -529,7 +527,6 @@ async def test_observers_are_told_of_every_turn_once(table: Any) -> None:
             await table.answer("chat", asks(stream=stream))
     with pytest.raises(ToolwireError):
         await table.answer("chat", {"messages": 5})
-    table.gateway.told.now()
     assert [(one.status, one.error_kind, one.tool_call_names) for one in told] == [
         (200, None, ("write",)),
         (200, None, ("write",)),
@@ -615,7 +612,6 @@ async def test_an_error_of_our_own_in_the_middle_of_a_stream_is_told_and_ends_th
     monkeypatch.setattr(ChatAnswer, "end", broken) if what == "end" else monkeypatch.setattr(Account, "saw", broken)
     with pytest.raises(RuntimeError):
         [block async for block in answer.stream]
-    gateway.told.now()
     assert [(one.error_kind, one.cancelled, one.status) for one in told] == [("server", False, 200)]
 
 
@@ -646,7 +642,6 @@ async def test_what_fails_in_a_stream_that_was_begun_without_its_model_was_answe
     gateway.settings = replace(gateway.settings, server=replace(gateway.settings.server, commit_after_s=0.01))
     gateway.observers.append(told.append)
     await table.stream("chat", {"messages": [{"role": "user", "content": "?"}]})
-    gateway.told.now()
     assert [(one.error_kind, one.status) for one in told] == [("quota", 200)]
 
 

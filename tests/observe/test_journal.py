@@ -10,28 +10,27 @@ import stat
 from collections.abc import AsyncGenerator
 from contextvars import Context, copy_context
 from pathlib import Path
-from time import perf_counter
 from typing import Any
-from weakref import ref
+from weakref import WeakMethod
 
 import pytest
 
 from toolwire.backends.agents.run import AgentRun
-from toolwire.backends.base import Batch
+from toolwire.backends.base import Batch, frame_tap, frames
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Finish, Text, Usage
-from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Result, TextPart, Turn
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.gateway.plan import Plan, make_plan
 from toolwire.observe import journal as journals
+from toolwire.observe import recording as recordings
 from toolwire.observe import trace as tracing
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
 from toolwire.observe.masking import Mask, secrets_of
 from toolwire.observe.recording import Recording, got, masked, write, wrote
-from toolwire.observe.tape import FRAME, FULL, OUT, Lane, Tape
-from toolwire.observe.trace import frame_tap
+from toolwire.observe.trace import FRAME
 from toolwire.settings.types import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -144,7 +143,6 @@ async def test_who_listens_is_told_when_a_turn_is_planned_and_when_it_has_ended(
     told: list[dict[str, Any]] = []
     journal_of(gateway).listeners.append(lambda turn: told.append(turn()))
     await ask(gateway)
-    gateway.told.now()
     assert [(turn["state"], turn["model"], turn["strategy"]) for turn in told] == [("running", "m", "native"), ("ended", "m", "native")]
     assert told[0]["id"] == told[1]["id"] and told[1]["calls"] == ["get_weather"]
 
@@ -195,7 +193,7 @@ async def test_every_request_s_frames_are_its_own(choices: int) -> None:
     await asyncio.gather(*(ask(gateway, f"question {number}", tools=False, n=choices) for number in range(3)))
     recordings = [await journal_of(gateway).recording(record.id) for record in journal_of(gateway).records()]
     assert [len(recording.frames) for recording in recordings if recording is not None] == [6 * choices] * 3
-    assert tracing.traced() is None
+    assert frame_tap() is None
 
 
 class Connecting(ScriptedBackend):
@@ -218,7 +216,7 @@ async def test_what_outlives_a_request_does_not_keep_what_was_said_in_it() -> No
     for number in range(4):
         await ask(gateway, f"question {number}", tools=False)
     assert journal_of(gateway).held_bytes
-    kept = [context.run(tracing.traced) for context in backend.contexts]
+    kept = [context.run(frame_tap) for context in backend.contexts]
     assert [trace is not None for trace in kept] == [False, False, False, True]
 
 
@@ -237,58 +235,56 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
     run = AgentRun(Turn("chat", "m", ()), work, stop, settle_s=0.01, repeats=3, timeout_s=5)
     traces = [tracing.Trace(f"turn_{number}", "chat", b"{}", Caller(), 0.0, lambda trace, size: True) for number in range(2)]
     for trace in traces:
-        token = tracing.current.set(ref(trace))
+        token = frames.set(WeakMethod(trace.frame))
         segment = run.segment()
         await anext(segment)
-        tracing.current.reset(token)  # what comes later is read by another task
+        frames.reset(token)  # what comes later is read by another task
         [batch async for batch in segment]
         trace.end()
         await run.answer({id: Result(id, (TextPart("sunny"),)) for id in run.pending})
-    assert [[what[0] for _, kind, what, _ in trace.tape.all() if kind == FRAME] for trace in traces] == [["first"], ["second"]]
+    assert [[what[0] for _, kind, what in trace.rows if kind == FRAME] for trace in traces] == [["first"], ["second"]]
     await run.cancel()
 
 
-# --- lanes -------------------------------------------------------------------------------------------------------------------------------------
+# --- what a trace keeps ------------------------------------------------------------------------------------------------------------------------
 
 
 def _trace(id: str = "turn_1", raw: bytes = b"{}") -> tracing.Trace:
     return tracing.Trace(id, "chat", raw, Caller(), 0.0, lambda trace, size: True)
 
 
-def _say(trace: tracing.Trace, lane: Lane, words: str) -> None:
-    lane += (perf_counter(), words, b"data")
-    if len(lane) >= FULL:
-        trace.pack(lane)
-
-
 def test_a_trace_that_stops_keeps_what_came_before_and_nothing_that_comes_after() -> None:
     trace = _trace()
-    lane = trace.lane(OUT)
     for number in range(1000):
         if number == 20:
             trace.stop(cut=True)
-        _say(trace, lane, f"<{number}>")
+        trace.sent(b"<%d>" % number)
     trace.end()
-    assert [what for _, _, what, _ in trace.tape.all()] == [f"<{number}>" for number in range(20)]
+    assert [what for _, _, what in trace.rows] == [b"<%d>" % number for number in range(20)]
 
 
-def test_a_trace_that_was_let_go_of_shows_nothing_of_another() -> None:
-    first, second = _trace("turn_1"), _trace("turn_2")
-    for trace in (first, second):
-        trace.forget()
-    lane = first.lane(OUT)
-    for number in range(40):
-        _say(first, lane, f"secret {number}")
-    assert not first.tape.all() and not second.snapshot().tape.all()
+def test_a_trace_that_was_forgotten_holds_nothing() -> None:
+    trace = _trace()
+    trace.sent(b"secret")
+    shown = trace.snapshot()
+    trace.forget()
+    trace.sent(b"secret again")
+    assert not trace.rows and not trace.snapshot().rows and [what for _, _, what in shown.rows] == [b"secret"]
 
 
-@pytest.mark.parametrize("kind", ["sent", "batch"])
+@pytest.mark.parametrize("kind", ["sent", "received", "frame"])
 def test_large_pieces_count_at_once(kind: str) -> None:
     trace = _trace()
-    run = trace.begin_run("run")
+    run = trace.begin_run("run", 0)
+    piece = "x" * 4_000_000
+    tell = {
+        "sent": lambda: trace.sent(piece.encode()),
+        "received": lambda: trace.received(run, [Text(piece)]),
+        "frame": lambda: trace.frame("read", piece),
+    }
     for _ in range(15):
-        trace.sent(0, [Text("x" * 4_000_000)]) if kind == "sent" else trace.batch(run, [Text("x" * 4_000_000)])
-    assert not trace.recording and trace.cut and trace.tape.size < 13_000_000
+        tell[kind]()
+    assert not trace.recording and trace.cut and len(trace.rows) == 3
 
 
 STRANGE: Batch = [CallBegin(0, "strange", "c1"), CallArgs(0, "{}"), CallEnd(0)]
@@ -338,7 +334,6 @@ async def test_memory_is_bounded_by_the_number_of_turns() -> None:
     gateway.journal = journal = Journal(gateway.settings, None, most_traces=3)
     for _ in range(5):
         await ask(gateway)
-    gateway.told.now()
     assert [journal.contents(record.id) for record in journal.records()] == ["memory"] * 3 + ["gone"] * 2
     assert len(journal.records()) == 5
 
@@ -350,7 +345,6 @@ async def test_a_key_with_many_turns_pushes_out_its_own(bound: dict[str, int]) -
     for key, count in (("quiet", 2), ("noisy", 30), ("quiet", 1)):
         for _ in range(count):
             await ask(gateway, tools=False, key=key)
-    gateway.told.now()
     held = [(record.key, journal.contents(record.id)) for record in journal.records()]
     assert [where for key, where in held if key == "quiet"] == ["memory"] * 3
     assert [where for key, where in held if key == "noisy"].count("gone") >= 10
@@ -364,7 +358,6 @@ async def test_running_turns_of_one_key_do_not_stop_another_key_s_from_being_wat
     large = [journal.begin("chat", b"x" * 100_000, Caller("noisy")) for _ in range(6)]
     assert all(trace is not None and trace.recording for trace in large)
     await ask(gateway, tools=False, key="quiet")
-    gateway.told.now()
     record = next(record for record in journal.records() if record.key == "quiet")
     recording = await journal.recording(record.id)
     assert recording is not None and not recording.end["cut"]
@@ -392,7 +385,7 @@ async def test_a_turn_with_too_many_rows_says_that_it_was_cut(monkeypatch: pytes
 async def test_a_request_too_large_to_be_kept_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "MOST_BYTES", 30_000)
     gateway = scripted("say Hello.")
-    assert b"Hello." in await ask(gateway, "x" * 20_000, tools=False)
+    assert b"Hello." in await ask(gateway, "x" * 40_000, tools=False)
     record, recording = await last(gateway)
     assert record.status == 200 and recording.end["cut"] and "body" not in recording.request
     assert not any("xxxx" in line for line in write(recording))
@@ -411,7 +404,6 @@ async def test_a_broken_journal_costs_no_turn(what: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(journals, what, _fail)
     gateway = scripted()
     broken = await ask(gateway)
-    gateway.told.now()
     assert _anonymous(broken) == _anonymous(untouched)
     assert "the journal is broken" in caplog.text
 
@@ -429,20 +421,6 @@ async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(what: str, monk
         trace.grown = getattr(journal_of(gateway), "_grown")  # noqa: B009 - as it is now
     blocks += [block async for block in reply.stream]
     assert b"".join(blocks).count(b'"content":"x"') == 1000 and blocks[-1].endswith(b"[DONE]\n\n")
-
-
-@pytest.mark.parametrize("what", ["pack", "keep_odd"])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_tape_that_breaks_costs_no_turn(what: str, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    gateway = scripted("\n".join(["say hello"] * 40) + "\nusage 3 2")
-    monkeypatch.setattr(Tape, what, _fail)
-    answer = await gateway.respond(
-        "chat", json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}).encode(), Caller()
-    )
-    said = answer.body or b"".join([block async for block in answer.stream or ()])  # type: ignore[union-attr]
-    assert b"hello" in said
-    assert journal_of(gateway).records()[0].status == 200
-    assert "a turn could not be watched further" in caplog.text or (what, stream) == ("pack", False)
 
 
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -466,25 +444,22 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("tools", ["native", "emulated"])
-async def test_what_a_trace_does_not_keep_is_told_again_as_it_was(name: str, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn and plan are made anew from the request's bytes where nothing else is needed: they must be what they were."""
+async def test_turn_and_plan_are_computed_again_as_they_were(name: str, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     api, more = REQUESTS[name]
-    told = []
-    for kept in (tracing._TOLD_AGAIN, ()):
-        monkeypatch.setattr(tracing, "_TOLD_AGAIN", kept)
-        gateway = Gateway(
-            Settings(), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hello", tools=tools))}, ids=counting_ids(), clock=lambda: 5.0
-        )
-        asked = {"model": "m", **({} if api == "responses" else {"messages": [{"role": "user", "content": "hi"}]}), **more}
-        await gateway.respond(api, json.dumps(asked).encode(), Caller())  # type: ignore[arg-type]
-        journal = journal_of(gateway)
-        (record,) = journal.records()
-        trace = journal._kept[record.id]
-        assert trace.again == (bool(kept) and record.strategy in kept)
-        recording = await journal.recording(record.id)
-        assert recording is not None
-        told.append(({**recording.request, "at": 0}, recording.plans))
-    assert told[0] == told[1]
+    served: list[tuple[Turn, Plan]] = []
+
+    def noted(turn: Turn, *rest: Any) -> Plan:
+        served.append((turn, make_plan(turn, *rest)))
+        return served[-1][1]
+
+    monkeypatch.setattr("toolwire.gateway.run.make_plan", noted)
+    gateway = Gateway(Settings(), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hello", tools=tools))})
+    asked = {"model": "m", **({} if api == "responses" else {"messages": [{"role": "user", "content": "hi"}]}), **more}
+    await gateway.respond(api, json.dumps(asked).encode(), Caller())  # type: ignore[arg-type]
+    [(turn, plan)] = served
+    recording = await journal_of(gateway).recording(journal_of(gateway).records()[0].id)
+    assert recording is not None and recording.request["turn"] == recordings.turn_json(turn)
+    assert recording.plans == [recordings._plan(plan, turn)]
 
 
 async def test_a_listener_that_fails_costs_no_turn(caplog: pytest.LogCaptureFixture) -> None:

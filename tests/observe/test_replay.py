@@ -132,7 +132,7 @@ async def test_a_resumed_run_is_the_same_again_and_so_is_one_that_died_while_it_
         body = request("chat", stream=True)
         raw = await ask(gateway, "chat", {**body, "messages": [*body["messages"], message, *results]})
         recording = await recorded(gateway)
-        assert recording.end["runs"] == (["resume", "open"] if dies else ["resume"])
+        assert [run["how"] for run in recording.end["runs"]] == (["resume", "open"] if dies else ["resume"])
         told = await asyncio.to_thread(replay, recording)
         assert b"sunny" in raw and told.differences == [] and told.wire_now.encode() == raw
     await gateway.close()

@@ -595,7 +595,6 @@ async def test_memory_lets_go_of_old_turns_too(tmp_path: Path, monkeypatch: pyte
     from toolwire.gateway.pipeline import Caller
 
     await gateway.respond("chat", json.dumps(CHAT).encode(), Caller())
-    gateway.told.now()
     assert len(journal.records()) == 1 and journal.held_bytes > 0
     later = time.time() + 2 * 86400
     monkeypatch.setattr("toolwire.observe.journal.time.time", lambda: later)

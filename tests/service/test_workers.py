@@ -226,7 +226,7 @@ def _alive(pid: int) -> bool:
     [
         ({"TOOLWIRE_STORE__REDIS": ""}, r"toolwire: server\.workers: several workers find each other through Redis; set store\.redis[^\n]+\n"),
         ({"TOOLWIRE_STORE__URL": "sqlite://"}, r"toolwire: server\.workers: several workers need a store that they share[^\n]+\n"),
-        ({"TOOLWIRE_STORE__URL": "sqlite:////dev/null/no.db"}, r"toolwire: store /dev/null/no\.db: can not be opened[^\n]+\n"),
+        ({"TOOLWIRE_STORE__URL": "sqlite:////dev/null/no.db"}, r"toolwire: store /dev/null/no\.db: cannot be opened[^\n]+\n"),
         ({"TOOLWIRE_SERVER__HOST": "0.0.0.0", "TOOLWIRE_SERVER__ADVERTISE": "10.0.0.1:80"}, r"toolwire: server\.node_secret: [^\n]+\n"),
     ],
 )

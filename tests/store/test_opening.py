@@ -1,4 +1,4 @@
-"""The store, as a command opens it: what a person can mend is said."""
+"""Opening a store: an error says what the operator can fix."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ import pytest
 
 from toolwire.core.errors import ToolwireError
 from toolwire.store import disk
-from toolwire.store import opening as storing
 from toolwire.store.store import Store
 
 
 @pytest.fixture
 def no_side_files(tmp_path: Path) -> Path:
-    """A store beside which SQLite can not write, as on a disk without room."""
+    """A store beside which SQLite cannot write, as on a disk without room."""
     path = tmp_path / "toolwire.db"
     (tmp_path / "toolwire.db-wal").mkdir()
     return path
@@ -31,8 +30,8 @@ def no_side_files(tmp_path: Path) -> Path:
 
 async def test_a_full_disk_is_named_with_the_file(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
-    with pytest.raises(ToolwireError, match=rf"^store {no_side_files}: can not be opened: the disk is full$"):
-        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+    with pytest.raises(ToolwireError, match=rf"^store {no_side_files}: cannot be opened: the disk is full$"):
+        async with Store(f"sqlite:///{no_side_files}"):
             pass
 
 
@@ -51,38 +50,38 @@ sys.exit(main(sys.argv[1:]))
 async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "toolwire.db"
     environment = {**os.environ, "TOOLWIRE_STORE__URL": f"sqlite:///{path}", "HOME": str(tmp_path)}
-    async with storing.opened(Store(f"sqlite:///{path}")) as store:  # keeps them there
+    async with Store(f"sqlite:///{path}") as store:  # keeps them there
         assert await store.get("resp_1", "") is None and (tmp_path / "toolwire.db-wal").exists()
         started = asyncio.create_subprocess_exec(sys.executable, "-c", FULL, *command, stderr=PIPE, stdout=DEVNULL, cwd=tmp_path, env=environment)
         _, errors = await (await started).communicate()
-    assert errors.decode() == f"toolwire: store {path}: can not be opened: the disk is full\n"
+    assert errors.decode() == f"toolwire: store {path}: cannot be opened: the disk is full\n"
 
 
 async def test_a_store_that_another_process_writes_to_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
     path = tmp_path / "toolwire.db"
-    async with storing.opened(Store(f"sqlite:///{path}")):
+    async with Store(f"sqlite:///{path}"):
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            async with storing.opened(Store(f"sqlite:///{path}")) as store:
+            async with Store(f"sqlite:///{path}") as store:
                 assert await store.get("resp_1", "") is None
 
 
 async def test_a_folder_that_can_not_be_written_is_named(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != no_side_files.parent)
-    with pytest.raises(ToolwireError, match=rf"can not be opened: the folder {no_side_files.parent} can not be written$"):
-        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+    with pytest.raises(ToolwireError, match=rf"cannot be opened: the folder {no_side_files.parent} cannot be written$"):
+        async with Store(f"sqlite:///{no_side_files}"):
             pass
 
 
 async def test_what_the_disk_is_not_at_fault_for_is_told_as_it_is(no_side_files: Path) -> None:
-    with pytest.raises(ToolwireError, match=r"can not be opened: (disk I/O error|unable to open database file)$"):
-        async with storing.opened(Store(f"sqlite:///{no_side_files}")):
+    with pytest.raises(ToolwireError, match=r"cannot be opened: (disk I/O error|unable to open database file)$"):
+        async with Store(f"sqlite:///{no_side_files}"):
             pass
 
 
 async def test_a_store_that_opens_is_open_until_the_end(tmp_path: Path) -> None:
-    async with storing.opened(Store(f"sqlite:///{tmp_path}/toolwire.db")) as store:
+    async with Store(f"sqlite:///{tmp_path}/toolwire.db") as store:
         assert await store.get("resp_1", "") is None
     with pytest.raises(ToolwireError, match="closed"):
         await store.get("resp_1", "")

@@ -266,7 +266,7 @@ async def test_making_a_store_touches_nothing(tmp_path: Path) -> None:
 async def test_a_new_file_has_the_newest_schema_and_writes_ahead(file_store: Store, tmp_path: Path) -> None:
     await file_store.open()
     with sqlite3.connect(tmp_path / "data" / "toolwire.db") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.newest(),)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
 
@@ -276,7 +276,7 @@ async def test_an_older_file_is_brought_forward_and_keeps_its_rows(tmp_path: Pat
     older = Store(url_of(path))
     await older.put(response("resp_1"))
     await older.close()
-    before = len(schema.MIGRATIONS)
+    before = schema.newest()
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE responses ADD COLUMN note TEXT", "CREATE TABLE extra (id TEXT)")))
     newer = Store(url_of(path))
     assert await newer.get("resp_1", "") == response("resp_1")
@@ -330,7 +330,7 @@ async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 async def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     opened = Store(url_of(tmp_path / "file" / "toolwire.db"))
-    with pytest.raises(ToolwireError, match=r"toolwire\.db.*can not be opened"):
+    with pytest.raises(ToolwireError, match=r"toolwire\.db.*cannot be opened"):
         await opened.open()
     await opened.close()
 
@@ -376,7 +376,7 @@ def test_a_full_disk_is_said_loses_nothing_and_is_over_when_there_is_room(tmp_pa
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "toolwire.db")], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     ((kind, message),) = ast.literal_eval(done.stdout)
-    assert (kind, message) == ("overloaded", "The gateway's store could not write: the disk is full or can not be written.")
+    assert (kind, message) == ("overloaded", "The gateway's store could not write: the disk is full or cannot be written.")
 
 
 async def test_a_file_at_its_limit_is_said_and_the_store_goes_on(file_store: Store) -> None:
@@ -411,6 +411,7 @@ def test_a_store_that_can_not_be_is_refused_in_words_that_repeat_no_password(url
 
 def test_postgresql_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "toolwire.store.postgres", raising=False)
     with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[service\]'"):
         Store("postgresql://h/db")
 

@@ -16,7 +16,7 @@ from doubles.postgres import Postgres
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Message, TextPart
 from toolwire.store.engine import Connection
-from toolwire.store.postgres import LOOK_AGAIN_S
+from toolwire.store.postgres import _MIGRATING, LOOK_AGAIN_S
 from toolwire.store.store import Store, StoredResponse
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ async def test_the_log_says_once_that_it_is_gone_and_once_that_it_is_back(store:
     postgres.start()
     await soon(lambda: store.get("r1", ""))
     said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "can not be reached" in line]) == 1
+    assert len([line for line in said if "cannot be reached" in line]) == 1
     assert len([line for line in said if "reached again" in line]) == 1
     assert not any(postgres.password in line for line in said)
 
@@ -128,18 +128,36 @@ async def test_closing_does_not_wait_for_a_server_that_answers_nothing(
         await asyncio.wait_for(stuck.close(), 5)
 
 
+async def test_closing_does_not_wait_for_another_node_that_migrates(
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolwire.store.postgres.ANSWER_S", 0.3)
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", (_MIGRATING,))
+        late = Store(postgres_url)
+        opening = asyncio.ensure_future(late.open())
+        query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while other.execute(query).fetchone() != (1,):
+            await asyncio.sleep(0.01)
+        opening.cancel()
+        await asyncio.wait_for(late.close(), 5)
+
+
 async def test_a_server_that_is_known_to_be_gone_is_not_tried_by_every_caller(
     store: Store, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[float] = []
-    connect = psycopg.connect
+    connect = psycopg.Connection.connect
 
     def counted(*given: Any, **named: Any) -> Any:
         tried.append(time.monotonic())
         return connect(*given, **named)
 
     postgres.stop()
-    monkeypatch.setattr(psycopg, "connect", counted)
+    await refused(store.get("r1", ""))
+    await asyncio.sleep(LOOK_AGAIN_S)
+    monkeypatch.setattr(psycopg.Connection, "connect", counted)
     for _ in range(20):
         await refused(store.get("r1", ""))
     assert 1 <= len(tried) <= 1 + (tried[-1] - tried[0]) / LOOK_AGAIN_S
@@ -180,6 +198,21 @@ async def test_however_many_ask_at_once_few_connections_are_open(store: Store) -
     await asyncio.gather(*(store.put(response(f"r{number}")) for number in range(100)))
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'toolwire' AND datname = current_database()"
     assert 1 <= await store.run(lambda c: c.execute(query).fetchone()[0], "read") <= 4
+
+
+async def test_a_server_that_allows_fewer_connections_serves_all(postgres_url: str, store: Store) -> None:
+    def limited(connection: Connection) -> None:
+        connection.execute("DROP ROLE IF EXISTS limited")
+        connection.execute("CREATE ROLE limited LOGIN PASSWORD 'hush' CONNECTION LIMIT 2")
+        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO limited")
+
+    await store.run(limited, "write")
+    async with Store(postgres_url.replace(postgres_url.split("@")[0], "postgresql://limited:hush")) as few:
+        await asyncio.gather(*(few.put(response(f"r{number}")) for number in range(100)))
+        assert all(await asyncio.gather(*(few.get(f"r{number}", "") for number in range(100))))
+        assert few.reachable
+    await store.run(lambda c: c.execute("DROP OWNED BY limited"), "write")
+    await store.run(lambda c: c.execute("DROP ROLE limited"), "write")
 
 
 # --- the start ---------------------------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ async def test_a_conversation_that_is_still_continued_stays_whole_and_its_dead_b
 
 
 async def test_more_than_a_handful_goes_too_and_so_does_one_long_conversation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "HANDFUL", 7)
+    monkeypatch.setattr(retention, "BATCH", 7)
     for number in range(20):
         await put(store, f"single_{number}", 40)
         await put(store, f"link_{number}", 60 - number, f"link_{number - 1}" if number else None)

@@ -96,7 +96,7 @@ async def test_while_postgresql_is_away_what_needs_it_is_a_503_and_the_rest_goes
     assert '{"stored":false}' in streamed and "response.completed" in streamed
     for status, body, headers in (await client.say("four", first["id"]), await client("GET", f"/v1/responses/{first['id']}")):
         assert (status, body["error"]["code"], headers["retry-after"]) == (503, "overloaded", "1")
-        assert body["error"]["message"] == "The gateway's store can not be reached; try again in a moment."
+        assert body["error"]["message"] == "The gateway's store cannot be reached; try again in a moment."
     postgres.start()
     until = time.monotonic() + 15
     while (found := await client("GET", f"/v1/responses/{first['id']}"))[0] == 503 and time.monotonic() < until:

@@ -1,10 +1,13 @@
-"""The schema, on each engine: every version that ever was comes forward with all its rows, and none goes back."""
+"""The schema on each engine: an older store is migrated with all its rows, and a newer one is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import Any
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,28 +16,29 @@ from toolwire.store import schema
 from toolwire.store.engine import Connection
 from toolwire.store.postgres import definition, translated
 from toolwire.store.store import Store
+from toolwire.surfaces.web.talk import Conversations
+from toolwire.tools.contract import Decision
+from toolwire.tools.records import Records
 
+T = TypeVar("T")
 ROWS = 3
 Table = dict[str, str]
 Rows = list[tuple[Any, ...]]
 
-WRITTEN = {
-    1: "6ff6c382aee8",
-    2: "6e58a4f6f1c3",
-    3: "1c71cd26abd8",
-    4: "0bbf024c3e34",
-    5: "33c7ccdcbdbf",
-    6: "abdba15d3b4e",
-}
-"""What brought stores to these versions, as hashes: somebody's store was made by it."""
+STEP = (
+    "ALTER TABLE audit ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
+    "CREATE TABLE extra (id TEXT NOT NULL PRIMARY KEY, at REAL) WITHOUT ROWID",
+)
+"""A migration as a later version may have."""
 
 
-def test_what_made_a_version_is_never_changed() -> None:
-    made = {number: hashlib.sha256("\n".join(schema.MIGRATIONS[number - 1]).encode()).hexdigest()[:12] for number in WRITTEN}
-    assert made == WRITTEN
+def test_the_first_version_never_changes() -> None:
+    """Stores of that version exist. A later version adds a migration, and its hash here."""
+    tables = hashlib.sha256("\n".join(schema.TABLES).encode()).hexdigest()[:12]
+    assert (schema.FIRST, tables, schema.MIGRATIONS) == (8, "737f698aa19e", ())
 
 
-# --- what a store holds ------------------------------------------------------------------------------------------------------------------------
+# --- what a store holds -------------------------------------------------------------------------------------
 
 
 def tables(connection: Connection, url: str) -> dict[str, Table]:
@@ -82,57 +86,78 @@ def held(connection: Connection, found: dict[str, Table]) -> dict[str, Rows]:
     }
 
 
-def after(version: int, found: dict[str, Table], rows: dict[str, Rows]) -> dict[str, Rows]:
-    """What must be there later: the same, but grants of version 3 are revoked, because they do not say for which vault they were given."""
-    if version == 3:
-        names = list(found["grants"])
-        made, revoked = names.index("created_at"), names.index("revoked_at")
-        rows["grants"] = [(*row[:revoked], row[made] if row[revoked] is None else row[revoked], *row[revoked + 1 :]) for row in rows["grants"]]
-    return rows
+# --- forward ------------------------------------------------------------------------------------------------
 
 
-# --- forward -----------------------------------------------------------------------------------------------------------------------------------
+async def test_a_store_of_version_8_opens_with_every_row(tmp_path: Path) -> None:
+    """Toolwire 0.1 wrote `version_8.sql` by eight steps; this version creates the same tables by one."""
+    path = tmp_path / "toolwire.db"
+    connection = sqlite3.connect(path)
+    connection.executescript((Path(__file__).parent / "data" / "version_8.sql").read_text())
+    connection.close()
+    async with Store(f"sqlite:///{path}") as store:
+        assert await store.run(lambda c: tables(c, "sqlite://"), "read") == await fresh(tables)
+        assert await store.run(indexes, "read") == await fresh(lambda c, url: indexes(c))
+        found = await store.get("resp_1", "key_1")
+        assert found is not None and found.input_items == [{"id": "msg_1"}]
+        assert len(await store.chain("resp_1", "key_1") or ()) == 1
+        assert list(await store.referenced(["msg_1", "msg_2"], "key_1")) == ["msg_2", "msg_1"]
+        records = Records(store)
+        first, second = await records.get("appr_1"), await records.get("appr_2")
+        assert first is not None and first.decision == Decision(True, remember="tool")
+        assert second is not None and second.decision == Decision(False)
+        assert [grant.vault for grant in await records.grants()] == ["/vault"]
+        assert [entry["number"] for entry in await records.audit()] == [1]
+        conversation = await Conversations(store).get("c1")
+        assert conversation is not None and conversation.title == "Tea"
 
 
-@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
-async def test_every_older_version_comes_forward_and_keeps_every_row(store_url: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:version])
-        older = Store(store_url)
+def indexes(connection: Connection) -> set[tuple[str, str]]:
+    query = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    return {tuple(row) for row in connection.execute(query)}
+
+
+async def fresh(look: Callable[[Connection, str], T]) -> T:
+    async with Store("sqlite://") as memory:
+        return await memory.run(lambda c: look(c, "sqlite://"), "read")
+
+
+async def test_both_engines_create_the_same_tables(store: Store, store_url: str) -> None:
+    assert await store.run(lambda c: tables(c, store_url), "read") == await fresh(tables)
+
+
+async def test_an_older_version_comes_forward_and_keeps_every_row(
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Store(store_url) as older:
         found = await older.run(lambda c: tables(c, store_url), "read")
         await older.run(lambda c: fill(c, found), "write")
         rows = await older.run(lambda c: held(c, found), "read")
-        await older.close()
     assert all(len(each) == ROWS for each in rows.values()) and "responses" in rows
-    newer = Store(store_url)
-    await newer.open()
-    assert await newer.run(lambda c: held(c, found), "read") == after(version, found, rows)
-    columns = await newer.run(lambda c: tables(c, store_url), "read")
-    await newer.close()
-    assert all(set(found[table]) <= set(columns[table]) for table in found)
-    assert columns == await fresh()
-
-
-async def fresh() -> dict[str, Table]:
-    memory = Store("sqlite://")
-    columns = await memory.run(lambda c: tables(c, "sqlite://"), "read")
-    await memory.close()
-    return columns
+    monkeypatch.setattr(schema, "MIGRATIONS", (STEP,))
+    for _ in range(2):  # the second time there is nothing to do
+        async with Store(store_url) as newer:
+            assert await newer.run(lambda c: held(c, found), "read") == rows
+            columns = await newer.run(lambda c: tables(c, store_url), "read")
+    assert columns == {
+        **found,
+        "audit": {**found["audit"], "reason": "TEXT"},
+        "extra": {"id": "TEXT", "at": "REAL?"},
+    }
+    assert columns == await fresh(tables), "a new store has the same tables"
 
 
 async def test_the_audit_log_goes_on_counting_after_an_upgrade(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
-        older = Store(store_url)
+    async with Store(store_url) as older:
         found = {"audit": (await older.run(lambda c: tables(c, store_url), "read"))["audit"]}
         await older.run(lambda c: fill(c, found), "write")
-        await older.close()
-    newer = Store(store_url)
-    await newer.run(lambda c: fill(c, found), "write")
-    assert await newer.run(lambda c: [row[0] for row in c.execute("SELECT number FROM audit ORDER BY number")], "read") == list(
-        range(1, 2 * ROWS + 1)
-    )
-    await newer.close()
+    monkeypatch.setattr(schema, "MIGRATIONS", (STEP,))
+    async with Store(store_url) as newer:
+        await newer.run(lambda c: fill(c, found), "write")
+        query = "SELECT number FROM audit ORDER BY number"
+        numbers = await newer.run(lambda c: [row[0] for row in c.execute(query)], "read")
+    assert numbers == list(range(1, 2 * ROWS + 1))
 
 
 async def test_many_nodes_may_start_at_once_on_an_empty_store(store_url: str) -> None:
@@ -144,42 +169,58 @@ async def test_many_nodes_may_start_at_once_on_an_empty_store(store_url: str) ->
 
 
 async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:4])
-        older = Store(store_url)
+    async with Store(store_url) as older:
         before = await older.run(lambda c: tables(c, store_url), "read")
-        await older.close()
-        then.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE extra (id TEXT)", "NONSENSE")))
-        broken = Store(store_url)
-        with pytest.raises(ToolwireError, match="NONSENSE"):
-            await broken.open()
-        await broken.close()
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:4])
-        again = Store(store_url)
-        assert await again.run(lambda c: tables(c, store_url), "read") == before
-        await again.close()
-
-
-# --- back --------------------------------------------------------------------------------------------------------------------------------------
-
-
-async def test_an_older_toolwire_refuses_a_newer_store_in_one_line_and_changes_nothing(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    newer = Store(store_url)
-    found = await newer.run(lambda c: tables(c, store_url), "read")
-    await newer.run(lambda c: fill(c, found), "write")
-    rows = await newer.run(lambda c: held(c, found), "read")
-    await newer.close()
-    known = len(schema.MIGRATIONS)
     with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:-1])
-        older = Store(store_url)
-        with pytest.raises(ToolwireError, match=rf"written by a newer Toolwire \(schema {known}, this one knows {known - 1}\)$") as caught:
-            await older.open()
-        await older.close()
+        then.setattr(schema, "MIGRATIONS", (STEP, ("NONSENSE",)))
+        with pytest.raises(ToolwireError, match="NONSENSE"):
+            await Store(store_url).__aenter__()
+    async with Store(store_url) as again:
+        assert await again.run(lambda c: tables(c, store_url), "read") == before
+
+
+# --- refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (9, r"written by a newer Toolwire \(schema 9, this one knows 8\)$"),
+        (7, r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty store$"),
+    ],
+)
+async def test_a_version_that_cannot_be_read_is_refused_in_one_line_and_left_as_it_is(
+    store_url: str,
+    version: int,
+    reason: str,
+) -> None:
+    async with Store(store_url) as other:
+        found = await other.run(lambda c: tables(c, store_url), "read")
+        await other.run(lambda c: fill(c, found), "write")
+        rows = await other.run(lambda c: held(c, found), "read")
+        await other.run(lambda c: set_version(c, store_url, version), "write")
+    with pytest.raises(ToolwireError, match=reason) as caught:
+        await Store(store_url).__aenter__()
     assert "\n" not in str(caught.value)
-    again = Store(store_url)
-    assert await again.run(lambda c: held(c, found), "read") == rows
-    await again.close()
+    if store_url.startswith("sqlite"):
+        path = store_url.removeprefix("sqlite:///")
+        connection = sqlite3.connect(path)
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+        connection.execute("PRAGMA user_version = 8")
+        connection.close()
+    else:
+        import psycopg
+
+        with psycopg.connect(store_url) as server:
+            assert server.execute("SELECT version FROM toolwire_schema").fetchone() == (version,)
+            server.execute("UPDATE toolwire_schema SET version = 8")
+    async with Store(store_url) as again:
+        assert await again.run(lambda c: held(c, found), "read") == rows
+
+
+def set_version(connection: Connection, url: str, version: int) -> None:
+    statement = "PRAGMA user_version =" if url.startswith("sqlite") else "UPDATE toolwire_schema SET version ="
+    connection.execute(f"{statement} {version}")
 
 
 # --- the translation ---------------------------------------------------------------------------------------------------------------------------

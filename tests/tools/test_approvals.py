@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from doubles.notes import Person
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import counting_ids
 from toolwire.store import sqlite
-from toolwire.store.schema import MIGRATIONS
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals, token_of
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Stage, Touched
@@ -398,28 +396,6 @@ async def test_a_grant_is_for_the_vault_and_the_model_that_it_was_given_for(appr
     assert await covered(approvals, shown=folder("Projects/B.md"), asking=asking)
     assert not await covered(approvals, shown=folder("Projects/B.md"), asking=replace(asking, vault="/home/p/private"))
     assert not await covered(approvals, shown=folder("Projects/B.md"), asking=replace(asking, model="a hosted one"))
-
-
-async def test_grants_that_do_not_say_for_which_vault_they_were_given_are_taken_back(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "old.db") as old:
-        for statements in MIGRATIONS[:3]:
-            for statement in statements:
-                old.execute(statement)
-        old.execute("INSERT INTO grants VALUES ('grant_1', 1, '', 'tool', 'file_read', 'run', '', 'appr_1', NULL)")
-        shown = '{"touched": [], "diff": "", "summary": "", "pick": false}'
-        values = ("appr_1", 1, 2, "", "s", "chat", "m", "file_read", "run", "{}", shown, "t", "denied", 1, "chat", '{"approved": false}')
-        old.execute(f"INSERT INTO approvals VALUES ({', '.join('?' * len(values))})", values)
-        old.execute("PRAGMA user_version = 3")
-    old.close()
-    store = Store(f"sqlite:///{tmp_path}/old.db")
-    try:
-        approvals = Approvals(store)
-        kept = await approvals.records.get("appr_1")
-        assert kept is not None and (kept.vault, kept.decision) == ("", NO)
-        assert await approvals.records.grants() == [] and len(await approvals.records.grants(revoked=True)) == 1
-        assert not await covered(approvals, asking=replace(ASKING, model="m"))
-    finally:
-        await store.close()
 
 
 def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from doubles.notes import Notes, Person
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Finish
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -170,12 +171,11 @@ class Obstinate:
     def __init__(self, silent: bool = False) -> None:
         self._silent = silent
 
-    async def stream(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, body: dict[str, Any]) -> AsyncGenerator[list[Event], None]:
         if self._silent and body.get("tool_choice") == "none":
-            yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+            yield [Finish("stop")]
             return
-        call = {"index": 0, "id": f"call_{len(body['messages'])}", "function": {"name": "vault_search", "arguments": '{"query": "alpha"}'}}
-        yield {"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        yield [CallBegin(0, "vault_search", f"call_{len(body['messages'])}"), CallArgs(0, '{"query": "alpha"}'), CallEnd(0), Finish("tool_calls")]
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -6,8 +6,10 @@ of the backend gave: the pipeline sends what it yields in one write. Closing the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakMethod
 
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.events import Event
@@ -96,3 +98,19 @@ class ParkingBackend(Backend, Protocol):
     """A backend whose runs can be parked. `run` must work too: it is a live run that is cancelled when its first segment ends."""
 
     def open(self, turn: Turn) -> LiveRun: ...
+
+
+FrameTap = Callable[[str, Any], None]
+"""Takes a raw frame of a backend's wire: a label, and bytes, text or an object."""
+
+frames: ContextVar[WeakMethod[FrameTap] | None] = ContextVar("frames", default=None)
+"""Where the frames of the request that is being answered are recorded.
+
+Weak, because connections, processes and timers that begin in a request hold on to its context.
+"""
+
+
+def frame_tap() -> FrameTap | None:
+    """For a backend with a wire of its own: what takes the raw frames of the run that begins now. None: nobody records."""
+    tap = frames.get()
+    return None if tap is None else tap()

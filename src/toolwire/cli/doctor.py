@@ -215,12 +215,12 @@ async def _vault(settings: Settings) -> list[Finding]:
 
 
 async def _store(settings: Settings) -> list[Finding]:
-    """The store, which is neither made nor brought forward by looking."""
+    """Checks the store without creating or migrating it."""
     from toolwire.core.errors import ToolwireError
-    from toolwire.store.opening import look
+    from toolwire.store.store import Store
 
     try:
-        return [Finding("store", "ok", await asyncio.to_thread(look, settings.store.url))]
+        return [Finding("store", "ok", await asyncio.to_thread(Store(settings.store.url).check))]
     except ToolwireError as error:
         return [Finding("store", "problem", str(error).removeprefix("store "))]
 

@@ -16,7 +16,6 @@ from toolwire.access.keys import KeyLimits, KeyRecords, StoredKey
 from toolwire.core.shown import as_json, one_line
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
-from toolwire.store import opening as storing
 from toolwire.store.store import Store
 from toolwire.surfaces.tables import table
 
@@ -63,7 +62,7 @@ def run_keys(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    async with storing.opened(store):
+    async with store:
         value, lines = await _DO[arguments.action](KeyRecords(store), arguments)
     print(as_json(value) if arguments.json else "\n".join(lines))
     return 0

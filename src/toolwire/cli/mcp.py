@@ -63,7 +63,6 @@ def run_mcp(arguments: argparse.Namespace) -> int:
 @asynccontextmanager
 async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path) -> AsyncIterator[VaultServer]:
     """The server over the opened vault and store. Leaving ends every call, and expires every question."""
-    from toolwire.store import opening as storing
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import VaultServer
     from toolwire.tools.approvals import Approvals
@@ -72,7 +71,7 @@ async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path)
     from toolwire.vault.policy import PathRefused
 
     try:
-        async with storing.opened(Store(settings.store.url)) as store, opened(settings, root) as tools:
+        async with Store(settings.store.url) as store, opened(settings, root) as tools:
             approvals = Approvals(store, lifetime_s=arguments.lifetime)
             ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
             server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)

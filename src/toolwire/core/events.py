@@ -6,23 +6,22 @@ one `Finish` or `Failure`; `wire/order.py` says which sequences are legal. Stand
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from toolwire.core.frozen import record
 
 CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
 CallKind = Literal["function", "custom"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Text:
     """A piece of the answer that the person reads."""
 
     text: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Thought:
     """A piece of the model's reasoning. `summary`: a summary meant to be shown (OpenAI's), else an open model's raw thoughts."""
 
@@ -30,14 +29,14 @@ class Thought:
     summary: bool = False
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A piece of the model's own refusal, which OpenAI keeps apart from the text."""
 
     text: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CallBegin:
     """A tool call opens. `index` counts the calls of the run from 0 without a gap; `id` is the backend's own id, None: the gateway mints one."""
 
@@ -47,7 +46,7 @@ class CallBegin:
     kind: CallKind = "function"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CallArgs:
     """The next piece of a call's arguments (for a custom tool, of its input): an increment, never the whole again."""
 
@@ -55,7 +54,7 @@ class CallArgs:
     delta: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CallEnd:
     """A call is complete, or as complete as it will be. `issues` are short codes such as `trailing_comma`."""
 
@@ -64,7 +63,7 @@ class CallEnd:
     issues: tuple[str, ...] = ()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """What was left out on purpose, and counted.
 
@@ -76,7 +75,7 @@ class Dropped:
     count: int = 1
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens as the backend counted them. Several in a run: the last one holds."""
 
@@ -98,14 +97,14 @@ class Usage:
         )
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The run ended by itself. The encoders turn `stop` after calls into `tool_calls`, and into `function_call` for legacy clients."""
 
     reason: FinishReason = "stop"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The run ended in an error. `kind` is a key of `errors.KINDS`, which knows status, type and code."""
 

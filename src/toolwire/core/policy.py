@@ -69,8 +69,6 @@ class Policy:
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that go on. When `cut` is set afterwards, cancel the run and send `end()`."""
-        if self.lets_text and len(events) == 1 and type(events[0]) is Text:  # nearly always
-            return events
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
             if not _NOTED.isdisjoint(kinds):

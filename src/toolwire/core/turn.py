@@ -9,11 +9,10 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolwire.core.events import CallKind
-from toolwire.core.frozen import record
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
@@ -24,12 +23,12 @@ _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 # --- parts: what a message or a tool result is made of -----------------------------------------------------------------------------------------
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TextPart:
     text: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ImagePart:
     """`url` is https:, http: or data:. `file_id` for images that live at the provider."""
 
@@ -38,7 +37,7 @@ class ImagePart:
     file_id: str | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OtherPart:
     """Audio, files and parts yet unknown: kept as they came, so that a backend which speaks the same wire can pass them on."""
 
@@ -52,7 +51,7 @@ Part = TextPart | ImagePart | OtherPart
 # --- items: the history, in order --------------------------------------------------------------------------------------------------------------
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Message:
     role: Role
     parts: tuple[Part, ...]
@@ -61,7 +60,7 @@ class Message:
     phase: str | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call the assistant made. `arguments` is the client's text, verbatim; for a custom tool it is the input."""
 
@@ -72,7 +71,7 @@ class Call:
     namespace: str | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """What the client's tool answered. After `wire/history.py` every Result has the Call it answers before it."""
 
@@ -82,7 +81,7 @@ class Result:
     name: str | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reasoning:
     """A reasoning item that the client replays. `encrypted` only means something to the provider that made it."""
 
@@ -98,7 +97,7 @@ Item = Message | Call | Result | Reasoning
 # --- what may be called ------------------------------------------------------------------------------------------------------------------------
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A client's tool. `parameters` is its JSON schema ({} accepts any object); for a custom tool `format` is its input format.
 
@@ -114,7 +113,7 @@ class ToolSpec:
     namespace: str | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ToolChoice:
     """`mode` as OpenAI has it; `name` set: exactly this tool (mode is `required`); `allowed`: only these names may be called."""
 
@@ -123,7 +122,7 @@ class ToolChoice:
     allowed: tuple[str, ...] | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OutputFormat:
     """How the answer's text is shaped."""
 
@@ -134,7 +133,7 @@ class OutputFormat:
     description: str | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Fields that only the backend can honour. None: not sent by the client."""
 
@@ -155,7 +154,7 @@ NO_SAMPLING = Sampling()
 """What nearly every request says of it: nothing."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Constraint:
     """What the decoder of a model is held to: `tools` are those that may be called, each call written as
 
@@ -181,7 +180,7 @@ class Constraint:
         return f'{{"name": {json.dumps(tool.name)}, "arguments": '
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One request, whole. `sent` names every top-level field of the client's body (law 10: each gets a disposition in the report)."""
 

@@ -26,7 +26,7 @@ class Account:
         """What was said, where somebody wants to know it."""
         self.ticket: Ticket | None = None
         """What the turn took of its key's limits; None where the key has none."""
-        self.policies: list[Policy] = []
+        self.policies: dict[int, Policy] = {}
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
         self.finish: str | None = None
@@ -65,23 +65,18 @@ class Account:
 
     def called(self) -> tuple[int, bool, str]:
         """How many calls went out, whether any was left out, and by which rule a run ends behind its calls."""
-        policies = self.policies
-        if len(policies) == 1:
-            return policies[0].called
-        told = [policy.called for policy in policies]
-        return sum(count for count, _, _ in told), any(cut for _, cut, _ in told), told[0][2] if told else "off"
+        shown = [policy.called for policy in self.policies.values()]
+        return sum(count for count, _, _ in shown), any(cut for _, cut, _ in shown), shown[0][2] if shown else "off"
 
     @property
     def call_names(self) -> tuple[str, ...]:
-        return tuple(name for policy in self.policies for name in policy.names)
+        return tuple(name for policy in self.policies.values() for name in policy.names)
 
     @property
     def dropped(self) -> dict[str, int]:
         """How often policy dropped something, by its kind."""
-        if len(self.policies) == 1:
-            return self.policies[0].dropped
         out: dict[str, int] = {}
-        for policy in self.policies:
+        for policy in self.policies.values():
             for kind, count in policy.dropped.items():
                 out[kind] = out.get(kind, 0) + count
         return out

@@ -1,6 +1,7 @@
-"""The two answers that a run can be written as, behind one face: `fold` and `body` for a whole one, `writer` and `end` for a stream.
+"""The answers that a turn can be written as, one for each API, streamed or whole.
 
-A Responses answer is stored, where the client wants it stored, before its end is sent: who sees it complete can refer to it.
+`feed` takes the events of a batch and returns the bytes of a stream; a whole answer returns nothing before its `end`, which
+then is the body (law 3: it is the fold of the same events).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Event, Failure
+from toolwire.core.events import Event, Failure, Text
 from toolwire.core.ids import IdFactory
 from toolwire.core.turn import Turn
 from toolwire.gateway.records import Memory
@@ -27,44 +28,33 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ChatAnswer:
-    kept = True
+    stored = True
 
     def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
         self.id = id = ids("chatcmpl-")
         tier = SERVICE_TIER if "service_tier" not in turn.sent else None
-        legacy, choices = turn.legacy_functions, turn.n
-        self._writer = self._folded = None
-        if turn.stream:
-            usage = turn.include_usage
-            self._writer = ChatEncoder(turn.model, id=id, created=created, ids=ids, include_usage=usage, legacy=legacy, choices=choices, tier=tier)
-        else:
-            self._folded = ChatBody(turn.model, id=id, created=created, ids=ids, legacy=legacy, choices=choices, tier=tier)
+        shared: dict[str, Any] = {"id": id, "created": created, "ids": ids, "legacy": turn.legacy_functions, "choices": turn.n}
+        self._body = None if turn.stream else ChatBody(turn.model, tier=tier, **shared)
+        self._stream = ChatEncoder(turn.model, tier=tier, include_usage=turn.include_usage, **shared) if turn.stream else None
+        writer = self._stream or self._body
+        assert writer is not None
+        self._writer = writer
+        self.feed, self.say = writer.feed, writer.say
 
     @property
     def failure(self) -> Failure | None:
-        return (self._writer or self._folded).failure  # type: ignore[union-attr]
+        return self._writer.failure
 
-    def fold(self, batch: list[Event], choice: int) -> None:
-        self._folded.feed(batch, choice)  # type: ignore[union-attr]
-
-    async def body(self) -> bytes:
-        return self._folded.bytes()  # type: ignore[union-attr]
-
-    @property
-    def writer(self) -> Callable[[list[Event], int], bytes]:
-        """For a stream: what makes a batch of a choice into bytes."""
-        return self._writer.feed  # type: ignore[union-attr]
-
-    @property
-    def say(self) -> Callable[[str], bytes]:
-        """As `writer`, for a piece of text of the only choice."""
-        return self._writer.say  # type: ignore[union-attr]
-
-    async def end(self, comment: str | None) -> bytes:
-        return self._writer.finish(comment)  # type: ignore[union-attr]
+    async def end(self, comment: str) -> bytes:
+        if self._stream is not None:
+            return self._stream.finish(comment)
+        assert self._body is not None
+        return self._body.bytes()
 
 
 class ResponsesAnswer:
+    """Stored, where the client wants that, before its end is sent: a client that sees it complete can refer to it."""
+
     def __init__(
         self,
         turn: Turn,
@@ -79,7 +69,7 @@ class ResponsesAnswer:
         self._memory = memory
         self._body = body
         self._store = store if turn.store else None
-        self.kept = True
+        self.stored = True
         """False: it should have been stored and could not be. The answer goes out all the same, and says so."""
         self._key_id = key_id
         self._ids = ids
@@ -91,29 +81,24 @@ class ResponsesAnswer:
     def failure(self) -> Failure | None:
         return self._encoder.failure
 
-    def fold(self, batch: list[Event], choice: int) -> None:
-        self._encoder.feed(batch)
+    def feed(self, events: list[Event], choice: int) -> bytes:
+        frames = self._encoder.feed(events)
+        return frames if self._turn.stream else b""
 
-    async def body(self) -> bytes:
-        self._encoder.finish()
-        if self._encoder.failure is not None:
-            raise ToolwireError.of(self._encoder.failure)
-        response = _encode(self._encoder.response())
-        await self._keep(response)
-        return response
+    def say(self, text: str) -> bytes:
+        frames = self._encoder.say(text)
+        return frames if self._turn.stream else b""
 
-    @property
-    def writer(self) -> Callable[[list[Event], int], bytes]:
-        return self._encoder.feed
-
-    @property
-    def say(self) -> Callable[[str], bytes]:
-        return self._encoder.say
-
-    async def end(self, comment: str | None) -> bytes:
+    async def end(self, comment: str) -> bytes:
         last = self._encoder.finish(comment)
+        if not self._turn.stream:
+            if self._encoder.failure is not None:
+                raise ToolwireError.of(self._encoder.failure)
+            last = _encode(self._encoder.response())
+            await self._keep(last)
+            return last
         await self._keep(_encode(self._encoder.response()) if self._store is not None else b"")
-        return last if self.kept else comment_frame('{"stored":false}') + last
+        return last if self.stored else comment_frame('{"stored":false}') + last
 
     async def _keep(self, response: bytes) -> None:
         if self._store is not None:
@@ -121,9 +106,9 @@ class ResponsesAnswer:
                 await self._store.put(self._stored(response))
             except ToolwireError as error:
                 log.error("response %s could not be stored: %s", self.id, error)
-                self.kept = False
+                self.stored = False
         if self._memory is not None and self._encoder.failure is None:
-            stored = self._store is not None and self.kept
+            stored = self._store is not None and self.stored
             self._memory.keep(self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]), stored)
 
     def _stored(self, response: bytes) -> StoredResponse:
@@ -161,6 +146,46 @@ def _input_items(body: dict[str, Any], ids: IdFactory) -> list[dict[str, Any]]:
 
 
 _PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_", "reasoning": "rs_", "custom_tool_call": "ctc_"}
+
+
+class EventsAnswer:
+    """An answer whose events are kept too, for the tool runtime, which talks to models in this process."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._answer: ChatAnswer | ResponsesAnswer | None = None
+
+    def beside(self, answer: ChatAnswer | ResponsesAnswer) -> EventsAnswer:
+        """`answer` is written all the same: the journal shows it."""
+        self._answer = answer
+        self.id, self.end = answer.id, answer.end
+        return self
+
+    @property
+    def failure(self) -> Failure | None:
+        return None if self._answer is None else self._answer.failure
+
+    @property
+    def stored(self) -> bool:
+        return self._answer is None or self._answer.stored
+
+    def feed(self, events: list[Event], choice: int) -> bytes:
+        assert self._answer is not None
+        self.events += events
+        return self._answer.feed(events, choice)
+
+    def say(self, text: str) -> bytes:
+        assert self._answer is not None
+        self.events.append(Text(text))
+        return self._answer.say(text)
+
+    def taken(self) -> list[Event]:
+        """The events since the last time."""
+        events, self.events = self.events, []
+        return events
+
+
+Answering = ChatAnswer | ResponsesAnswer | EventsAnswer
 
 
 def open_answer(

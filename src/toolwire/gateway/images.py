@@ -371,3 +371,10 @@ def _replaced(item: Item, fetched: Mapping[str, str]) -> Item:
         replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in item.parts
     )
     return replace(item, parts=parts)
+
+
+def fetched_images(before: Turn, after: Turn) -> dict[str, str]:
+    """The images that were fetched, by the URL that the client named."""
+    pairs = zip(_images(before), _images(after), strict=False)
+    urls = ((old.url, new.url) for (_, old), (_, new) in pairs)
+    return {old: new for old, new in urls if old and new and old != new}

@@ -92,17 +92,12 @@ class Interpreter:
             self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        piece = len(batch) == 1 and type(batch[0]) is Text  # nearly always
-        if piece and self.as_it_is:
-            return batch
         if (scanner := self._scanner) is not None:
-            batch = scanner.feed(batch[0].text) if piece and not self._given else self._scan(batch)  # type: ignore[union-attr]
+            batch = self._scan(batch)
             if self._native and scanner.transparent:
                 self._scanner, self.as_it_is = None, self._only_scans
             if scanner.unknown and self._plan.unknown == "error":
                 batch = [_UNKNOWN]
-            if self._only_scans and (not batch or (len(batch) == 1 and type(batch[0]) is Text)):
-                return batch
         if self._stops is not None:
             batch = self._stops.feed(batch)
         if self._plan.declared is not None:
@@ -111,14 +106,13 @@ class Interpreter:
             batch = self._unwrap.feed(batch)
         if self._plan.hold_calls:
             batch = self._hold(batch)
-        for place, event in enumerate(batch):
-            kind = type(event)
-            if kind is CallBegin:
-                batch[place] = self._identified(event)  # type: ignore[arg-type]
-            elif kind is Finish or kind is Failure:
+        out: list[Event] = []  # never the batch itself: the journal keeps it as the backend sent it
+        for event in batch:
+            out.append(self._identified(event) if isinstance(event, CallBegin) else event)
+            if isinstance(event, Finish | Failure):
                 self.ended = True
-                return batch[: place + 1]
-        return batch
+                break
+        return out
 
     def _scan(self, batch: list[Event]) -> list[Event]:
         scanner = self._scanner

@@ -1,41 +1,39 @@
-"""The whole flow of a turn, on one screen: bytes → decode → Turn → plan → backend run → events → policy → encode → bytes.
+"""The whole flow of a turn, on one screen: bytes → decode → Turn → plan → backend run → events → stages → encode → bytes.
 
-    respond ── parse, decode ──▶ Turn ── make_plan ──▶ Plan ── attempts ──▶ events ── Policy ──▶ ChatEncoder / ResponsesEncoder ──▶ bytes
-
-`Gateway.respond` is the flow up to the run; `run.py` has the run itself. Law 3, one path: a body is the fold of the same events that a stream is
-written from.
+`Gateway.respond` is the flow up to the run; `run.py` has the loop that reads the run. Law 3, one path: a body is the fold of
+the same events that a stream is written from.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import ref
+from weakref import WeakMethod
 
 from toolwire.access.keys import KeyGrant, no_model
 from toolwire.access.limits import RateLimits, Ticket, estimate
 from toolwire.access.usage import UsageBook
-from toolwire.backends.base import Backend
+from toolwire.backends.base import Backend, frames
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Failure
+from toolwire.core.events import Event, Failure
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.core.turn import Api, Item, Turn
-from toolwire.gateway.abreast import Abreast
-from toolwire.gateway.answers import open_answer
+from toolwire.gateway.answers import EventsAnswer, open_answer
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
-from toolwire.gateway.images import ImageFetcher, checked
+from toolwire.gateway.images import ImageFetcher, checked, fetched_images
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
-from toolwire.gateway.told import Told
 from toolwire.observe.journal import Journal
-from toolwire.observe.trace import current, traced
+from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Tracing, tracing_of
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
@@ -44,6 +42,7 @@ from toolwire.wire.chat import decode as decode_chat
 from toolwire.wire.responses import decode as decode_responses
 from toolwire.wire.sse import encode
 
+log = logging.getLogger("toolwire.gateway")
 LARGE_BODY = 128 * 1024
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
@@ -71,13 +70,8 @@ class Gateway:
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
         self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
-        self.told = Told(self.observers)
-        self.abreast = Abreast()
-        """The turns whose whole answers are on their way."""
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """What the last turns were made of; None where the settings say that nothing is kept."""
-        if self.journal is not None:
-            self.journal.catch_up = self.told.now
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
         """Whether somebody who may see it wants to know what was said in turns."""
         self.tracing: Tracing | None = None
@@ -106,7 +100,6 @@ class Gateway:
 
     async def close(self) -> None:
         await self.parking.close()
-        self.told.now()
         await self.catalog.close()
         await self.limits.close()
         await self.usage.close()
@@ -126,34 +119,43 @@ class Gateway:
 
     # --- one turn ------------------------------------------------------------------------------------------------------------------------------
 
-    async def respond(self, api: Api, raw: bytes, caller: Caller, on_slow: OnSlow | None = None) -> Answer:
-        """Answers one request, once the first byte is there. Raises `ToolwireError` for whatever goes wrong before it; a stream that has been waited
-        for as long as `server.commit_after_s` counts as begun, and `on_slow` is told so."""
+    async def respond(
+        self,
+        api: Api,
+        raw: bytes,
+        caller: Caller,
+        on_slow: OnSlow | None = None,
+        answering: EventsAnswer | None = None,
+    ) -> Answer:
+        """Answers one request, once the first byte is there.
+
+        Raises `ToolwireError` for whatever goes wrong before it. A stream that has waited as long as
+        `server.commit_after_s` counts as begun, and `on_slow` gets its headers. `answering` gets the events too.
+        """
         trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
-        run, watched = Run(self, api, caller, trace), current.set(None if trace is None else ref(trace))
-        large = len(raw) >= LARGE_BODY
+        run, tapped = Run(self, api, caller, trace), frames.set(None if trace is None else WeakMethod(trace.frame))
         try:
-            body = self._parse(raw) if not large else await asyncio.to_thread(self._parse, raw)
+            body = await self._parsed(raw)
             if api == "responses":
-                body = await self._with_references(body, caller)
-            is_small_chat = api == "chat" and not large
-            turn = run.decoded(decode_chat.decode(body, caller.key_id) if is_small_chat else await self._decode(api, body, caller, large))
-            turn, backend = self._backend(turn)
+                body = await self._with_references(body, caller, trace)
+            run.turn = await self._decode(api, body, caller, len(raw), trace)
+            turn, backend = self._backend(run.turn)
             run.asks(turn, backend)
             if caller.grant is not None:
                 run.account.ticket = await self._admit(caller.grant, turn, backend, caller.key_id)
-            if trace is not None:
-                trace.asks(backend, run.backend_kind)
             await run.in_time(backend.prepare())
-            turn = checked(turn if backend.capabilities.image_urls else await run.in_time(self.images.inline(turn)))
+            if not backend.capabilities.image_urls:
+                turn = await run.in_time(self._with_images(turn, trace))
+            turn = checked(turn)
             plan = run.planned(turn, backend)
-            run.answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
+            answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
+            run.answer = answer if answering is None else answering.beside(answer)
             run.place = self.queues.join(backend.id, caller.key_id)
             if turn.generate and ((awaited := self.parking.awaits(turn, caller.key_id)) or backend.strategy == "parked"):
                 run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"), awaited)
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
-            return await (run.stream(plan, backend, on_slow) if turn.stream else run.whole(plan, backend))
+            return await (run.stream(backend, on_slow) if turn.stream else run.whole(backend))
         except ToolwireError as error:
             run.abandon()
             if run.account.ticket is None and caller.grant is not None:
@@ -169,7 +171,27 @@ class Gateway:
             run.observe(Failure("server", "The server had an error."))
             raise
         finally:
-            current.reset(watched)
+            frames.reset(tapped)
+
+    async def events(self, raw: bytes, caller: Caller) -> AsyncGenerator[list[Event], None]:
+        """The events of a streamed chat turn, for code in this process. Raises `ToolwireError` before the first of them."""
+        answering = EventsAnswer()
+        answer = await self.respond("chat", raw, caller, answering=answering)
+        assert answer.stream is not None
+        async with aclosing(answer.stream) as blocks:  # type: ignore[type-var]
+            async for _ in blocks:
+                if batch := answering.taken():
+                    yield batch
+        if batch := answering.taken():
+            yield batch
+
+    def observed(self, summary: TurnSummary) -> None:
+        """A turn has ended: every observer is called, whatever becomes of the others."""
+        for observer in tuple(self.observers):
+            try:
+                observer(summary)
+            except Exception:  # an observer must not change what it observes
+                log.exception("an observer of turns failed")
 
     def _keep(self, summary: TurnSummary) -> None:
         if summary.trace is not None and self.journal is not None:
@@ -177,22 +199,21 @@ class Gateway:
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
         """A request to make a conversation short, ready to be answered. Raises where it asks for what can not be."""
-        body = self._parse(raw) if len(raw) < LARGE_BODY else await asyncio.to_thread(self._parse, raw)
+        body = await self._parsed(raw)
         check_input(body)
         asked = {name: value for name, value in body.items() if name in ("model", "input", "previous_response_id")}
-        turn = await self._decode("responses", await self._with_references(asked, caller), caller, len(raw) >= LARGE_BODY)
+        turn = await self._decode("responses", await self._with_references(asked, caller), caller, len(raw))
         return Compaction(self, body, turn.items, caller)
 
     async def count(self, raw: bytes, caller: Caller) -> Answer:
         """The size of a Responses request's input, as OpenAI's `/responses/input_tokens` gives it. No backend counts without running, so
         it is the same estimate that limits use.
         """
-        large = len(raw) >= LARGE_BODY
-        body = self._parse(raw) if not large else await asyncio.to_thread(self._parse, raw)
+        body = await self._parsed(raw)
         if body.get("input") is None and not body.get("previous_response_id"):
             body = {**body, "input": ""}  # instructions and tools alone have a size too
-        turn = await self._decode("responses", await self._with_references(body, caller), caller, large)
-        turn, backend = self._backend(turn)
+        body = await self._with_references(body, caller)
+        turn, backend = self._backend(await self._decode("responses", body, caller, len(raw)))
         if caller.grant is not None:
             caller.grant.check(turn, backend.id)
         counted = {"object": "response.input_tokens", "input_tokens": estimate(turn).input_tokens}
@@ -204,7 +225,14 @@ class Gateway:
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
-    async def _with_references(self, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    async def _with_images(self, turn: Turn, trace: Trace | None) -> Turn:
+        """The turn with its images inline, for a backend that fetches none."""
+        inlined = await self.images.inline(turn)
+        if trace is not None and inlined is not turn:
+            trace.looked_up(images=fetched_images(turn, inlined))
+        return inlined
+
+    async def _with_references(self, body: dict[str, Any], caller: Caller, trace: Trace | None = None) -> dict[str, Any]:
         """The body with stored items in place of the references that name them, and summaries in place of the compactions that hold them."""
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
@@ -217,22 +245,27 @@ class Gateway:
                 told = "This compaction was not made by this server for this key. Send the conversation itself."
                 raise ToolwireError("invalid_value", told, param=path, code="invalid_encrypted_content")
             found[sealed] = decode_responses.opened(summary)
-        if (trace := traced()) is not None:
-            trace.references = found
+        if trace is not None:
+            trace.looked_up(references=found)
         return decode_responses.resolved(body, found)
 
-    async def _decode(self, api: Api, body: dict[str, Any], caller: Caller, large: bool) -> Turn:
-        """What takes a thread, or a look into the store."""
-        if api == "chat":
-            return await asyncio.to_thread(decode_chat.decode, body, caller.key_id)
-        id = decode_responses.previous_id(body)
-        previous = await self._previous(id, caller)
-        if caller.memory is not None:
-            caller.memory.begin(previous, id)
-        given = (body, previous, caller.key_id, self.settings.server.open_responses or caller.memory is not None)
-        return await asyncio.to_thread(decode_responses.decode, *given) if large else decode_responses.decode(*given)
+    async def _parsed(self, raw: bytes) -> dict[str, Any]:
+        """The JSON object of a request. A large one is read in a thread, so that other turns go on."""
+        return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
-    async def _previous(self, id: str | None, caller: Caller) -> tuple[Item, ...]:
+    async def _decode(self, api: Api, body: dict[str, Any], caller: Caller, size: int, trace: Trace | None = None) -> Turn:
+        if api == "chat":
+            decode = partial(decode_chat.decode, body, caller.key_id)
+        else:
+            id = decode_responses.previous_id(body)
+            previous = await self._previous(id, caller, trace)
+            if caller.memory is not None:
+                caller.memory.begin(previous, id)
+            is_open = self.settings.server.open_responses or caller.memory is not None
+            decode = partial(decode_responses.decode, body, previous, caller.key_id, is_open)
+        return await asyncio.to_thread(decode) if size >= LARGE_BODY else decode()
+
+    async def _previous(self, id: str | None, caller: Caller, trace: Trace | None) -> tuple[Item, ...]:
         if id is None:
             return ()
         chain = caller.memory.recall(id) if caller.memory is not None else None
@@ -240,8 +273,8 @@ class Gateway:
             chain = await self.store.chain(id, caller.key_id)
         if chain is None:
             raise ToolwireError("previous_response", f"Previous response with id '{id[:80]}' not found.", param="previous_response_id")
-        if (trace := traced()) is not None:
-            trace.previous = chain
+        if trace is not None:
+            trace.looked_up(previous=chain)
         return chain
 
     def _backend(self, turn: Turn) -> tuple[Turn, Backend]:

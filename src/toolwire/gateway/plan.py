@@ -7,14 +7,13 @@ to write calls as text (`emulated`). Pure, but for the ids that are handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
-from toolwire.core.frozen import record
 from toolwire.core.ids import IdFactory
 from toolwire.core.policy import NO_RULES, PolicyRules
 from toolwire.core.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
@@ -37,7 +36,7 @@ MOST_CALLS = 8
 """So many calls a decoder may be led to write in one answer."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """`turn` is what the backend runs. `scanner`: makes the reader of a text-only backend's answer; None: the backend's own events hold."""
 
@@ -48,6 +47,8 @@ class Plan:
     scanner: Callable[[], ToolCallParser] | None = None
     customs: frozenset[str] = _NOBODY
     required: bool = False
+    strict: bool = False
+    """A tool is strict, and the decoder does not hold calls to its schema: they are checked when they are complete."""
     choice: ToolChoice = _NONE
     form: Form = _NO_FORM
     begun: str = ""
@@ -63,6 +64,11 @@ class Plan:
     """Stop sequences that are looked for here, in the answer's text alone."""
     thoughts: bool = False
     """Reasoning in the answer's text is separated from it."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether calls are judged before they are sent, and the model is asked once more where they do not pass."""
+        return self.required or self.strict
 
     def report_header(self) -> str:
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
@@ -225,6 +231,7 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
             partial(mentions, turn) if plan.thoughts else None,
         ),
         customs=frozenset(tool.name for tool in offered if tool.kind == "custom"),
+        strict=any(tool.strict for tool in tools),
         form=form,
         begun=begun,
         prefilled=prefilled,

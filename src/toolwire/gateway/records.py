@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from toolwire.core.frozen import record
 from toolwire.core.turn import Api, Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from toolwire.observe.tracing import Contents
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks. `key_id` is a short hash of the key, "" where no keys are configured; `output_mode` is the request's own wish."""
 

@@ -1,6 +1,10 @@
-"""One turn under way: the backend's events through policy into the encoder, as a whole body or as a stream, and what is told of it at the end.
+"""One turn under way: the one loop between a backend's run and the client.
 
-Before the first byte of an answer a failure is an HTTP error (`ToolwireError`); after it, it is told in-band. Closing the stream cancels the run.
+    batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
+
+A `Source` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a required call and
+the fallback to another strategy only decide which source the loop reads next. Before the first byte of an answer a failure
+is an HTTP error (`ToolwireError`); after it, it is sent in the stream. Closing the stream cancels the run.
 """
 
 from __future__ import annotations
@@ -9,29 +13,23 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
-from contextlib import aclosing, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from toolwire.backends.base import Backend, Batch
+from toolwire.backends.base import Backend, Batch, ParkingBackend
 from toolwire.core.errors import ToolwireError, status_of
-from toolwire.core.events import Dropped, Failure, Finish, Text, Usage
-from toolwire.core.policy import Policy
+from toolwire.core.events import Failure, Usage
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account
-from toolwire.gateway.answers import ChatAnswer, ResponsesAnswer
-from toolwire.gateway.attempts import attempts
-from toolwire.gateway.choices import merged
-from toolwire.gateway.grace import with_grace
-from toolwire.gateway.live import LiveTurn
-from toolwire.gateway.opened import Opened
+from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import Place
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
+from toolwire.gateway.source import Opened, Source, failed, nothing
+from toolwire.gateway.stages import RequiredCall, Stages
 from toolwire.gateway.timeouts import Timeouts
-from toolwire.observe.tape import FULL, LARGE, OUT
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
 from toolwire.wire.obsidian import ObsidianXml
@@ -41,10 +39,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolwire.gateway")
 T = TypeVar("T")
+MOST_AT_ONCE = 8
+"""Runs of one request (`n`) that are open at a time: one request must not flood a backend."""
+MOST_WAITING = 64
+"""Blocks that the run of one choice may be ahead of the client."""
+LONGEST_S = 0.001
+"""After reading one long batch for so long, the loop lets other turns run."""
 
 
 class Run:
-    """One turn under way: what it needs on its path, and what is told about it at the end."""
+    """One turn: what it needs on its way, and what observers are given at its end."""
 
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
@@ -60,178 +64,273 @@ class Run:
         self._first_byte: float | None = None
         self._committed = self._observed = False
         self.place: Place | None = None
-        """Its place in the line of the model; None where the model takes as many turns as come."""
+        """Its place in the queue of the model; None where the model takes any number of turns."""
         self.turn: Turn | None = None
         self.plan: Plan | None = None
-        self.answer: ChatAnswer | ResponsesAnswer | None = None
+        self.answer: Answering | None = None
         self.claim: Claim | None = None
         self.model = self.backend_kind = ""
         self.kind = "new"
-        """`new`, `resumed` or `replayed`, as the header `x-toolwire-turn` tells."""
-
-    def decoded(self, turn: Turn) -> Turn:
-        self.turn = turn
-        if self.trace is not None:
-            self.trace.decoded = turn
-        return turn
+        """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
 
     def asks(self, turn: Turn, backend: Backend) -> None:
-        """The model that the turn names is there: from now on the turn is told as one of this model's, also where it is refused."""
+        """The model exists: from now on the turn counts as one of this model's, also where it is refused."""
         self.turn, self.model, self.backend_kind = turn, turn.model, self._gateway.catalog.kind(backend.id)
+        if self.trace is not None:
+            self.trace.asks(backend.id, self.backend_kind)
 
     def planned(self, turn: Turn, backend: Backend) -> Plan:
-        """Decides how the turn is served, also when the way that was decided before was refused."""
-        self.turn, trace = turn, self.trace
-        if trace is not None:
-            trace.offers += ((backend.strategy, backend.capabilities),)
+        """Decides how the turn is served, also when the strategy that was chosen before was refused."""
+        self.turn = turn
         self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
-        if trace is not None:
-            trace.planned(turn, plan, plain=self._output_mode == "openai-json")
+        if self.trace is not None:
+            self.trace.planned(turn, plan, backend.strategy, backend.capabilities)
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """The turn goes on with a parked run, or is run from its own history. `awaited`: a run waited for results that it brought."""
+        """Goes on with a parked run, or runs the turn from its own history. `awaited`: a run waited for its results."""
         assert self.turn is not None
         self.claim = claim
-        self._tell("resumed" if claim is not None else "replayed" if awaited or brings_results(self.turn.items) else "new")
+        replayed = awaited or brings_results(self.turn.items)
+        self._is("resumed" if claim is not None else "replayed" if replayed else "new")
         if claim is not None and self.trace is not None:
             self.trace.resumes(claim.park.turn_id, claim.waited_s)
 
-    # --- events: backend, attempts, policy -----------------------------------------------------------------------------------------------------
-
-    async def _events(self, plan: Plan, backend: Backend, choice: int) -> AsyncGenerator[tuple[int, Batch], None]:
-        """What one choice of the answer is made of. A backend that refuses tools, and knows another way from then on, is asked again in that way."""
-        if self.turn is not None and not self.turn.generate:
-            yield choice, [Usage(0, 0), Finish("stop")]
-            return
-        while True:
-            refused = False
-            policy = Policy(plan.rules)
-            self.account.policies.append(policy)
-            xml = ObsidianXml(self._gateway.settings.tools.delimiter) if self._output_mode == "obsidian-xml" else None
-            grace = self._gateway.settings.tools.stop_grace_ms / 1000 if plan.rules.stop_after == "burst" else 0
-            source = self._live(plan, backend) if plan.strategy == "parked" else attempts(plan, backend, self.ids, self.trace, self._timeouts)
-            batches = with_grace(source, policy, grace) if grace else source
-            try:
-                async for batch in batches:
-                    if policy.lets_text and xml is None and len(batch) == 1 and type(batch[0]) is Text:  # nearly always
-                        yield choice, batch
-                        continue
-                    if batch and type(batch[0]) is Failure and batch[0].kind == "tools_unsupported":
-                        try:
-                            refused = self._replan(plan, backend)
-                        except ToolwireError as error:  # the other way can not take what was sent
-                            batch = [error.failure]
-                        if refused:
-                            break
-                    elif batch and type(batch[0]) is Dropped and batch[0].kind == "retry":
-                        self._retried()
-                    batch = policy.feed(batch)
-                    if policy.cut:
-                        batch = [*batch, *policy.end()]
-                    if xml is not None:
-                        batch = xml.feed(batch)
-                    yield choice, batch
-                    if policy.cut:
-                        return
-            finally:
-                await batches.aclose()
-            if not refused:
-                return
-            self.account.policies.remove(policy)
-            assert self.plan is not None
-            plan = self.plan
-
-    def _replan(self, plan: Plan, backend: Backend) -> bool:
-        """Whether the backend now offers another way than the one it refused, be it the same one without a `tool_choice`."""
-        assert self.turn is not None
-        again = self.planned(self.turn, backend)
-        if (again.strategy, again.report) == (plan.strategy, plan.report):
-            self.plan = plan
-            return False
-        return True
-
-    def _retried(self) -> None:
-        """The model is asked once more: the report says so."""
-        assert self.plan is not None
-        self.plan = self.plan.retried()
-        if self.trace is not None and self.trace.plans:
-            self.trace.plans += (self.trace.plans[-1].retried(),)
-
-    def _live(self, plan: Plan, backend: Backend) -> AsyncGenerator[Batch, None]:
-        assert self.turn is not None
-        claim, self.claim = self.claim, None
-        key_id, parking = self._caller.key_id, self._gateway.parking
-        return LiveTurn(plan, backend, parking, self.turn, key_id, self._siblings, self.ids, self._tell, self.trace, self._timeouts).events(claim)
-
     def abandon(self) -> None:
-        """A parked run that was claimed and never went on is given up."""
+        """Gives up a parked run that was claimed and never went on."""
         claim, self.claim = self.claim, None
         if claim is not None:
             self._gateway.parking.drop(claim.park)
 
-    def _tell(self, kind: str) -> None:
+    def _is(self, kind: str) -> None:
         self.kind = kind
         if self.trace is not None:
             self.trace.kind = kind
-
-    def _all_events(self, plan: Plan, backend: Backend, choices: int) -> AsyncGenerator[tuple[int, Batch], None]:
-        all_events = merged([self._events(plan, backend, choice) for choice in range(choices)])
-        return all_events if self.place is None else self._in_line(self.place, all_events)
-
-    async def _in_line(self, place: Place, events: AsyncGenerator[tuple[int, Batch], None]) -> AsyncGenerator[tuple[int, Batch], None]:
-        """The events, once the turn is admitted. The next one is when the last event is there, however long the client takes to read it."""
-        try:
-            async with aclosing(events):
-                try:
-                    await self.in_time(place.admitted())
-                except ToolwireError as error:
-                    yield 0, [error.failure]
-                    return
-                async for event in events:
-                    yield event
-        finally:
-            place.leave()
 
     def in_time(self, work: Awaitable[T]) -> Awaitable[T]:
         """Work of this turn, within what the whole turn may take."""
         return work if self._timeouts is None else self._timeouts.whole(work)
 
-    # --- a whole body --------------------------------------------------------------------------------------------------------------------------
+    # --- the loop ------------------------------------------------------------------------------------------------------
 
-    async def whole(self, plan: Plan, backend: Backend) -> Answer:
-        answer, trace, account, abreast = self.answer, self.trace, self.account, self._gateway.abreast
-        assert self.turn is not None and answer is not None
-        abreast.turns += 1
+    async def _loop(self, backend: Backend, choice: int = 0, alone: bool = True) -> AsyncGenerator[bytes, None]:
+        """The blocks of one choice; where it is the only one, with the end of the answer."""
+        answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
+        assert answer is not None and self.plan is not None
+        with self._serving(backend, alone):
+            refusal = await self._admission() if alone else None
+            stages = self._stages(self.plan, choice)
+            source = self._first_source(backend, choice) if refusal is None else failed(refusal)
+            stages.begin(parks=source.live is not None)
+            try:
+                while True:
+                    batch = await source.pull(self._timeouts, grace_s if stages.is_between_calls else 0.0)
+                    following: Source | None = None
+                    if trace is not None:
+                        trace.received(source.number, batch)
+                    if batch is None:
+                        block = stages.stop()
+                    elif source.is_silent and type(batch[0]) is Failure:
+                        instead = self._instead(source, batch[0], backend, stages)
+                        if not isinstance(instead, Failure):
+                            dead, (source, stages) = source, instead
+                            stages.begin(parks=source.live is not None)
+                            await self._close(dead)
+                            continue
+                        block = stages.feed([instead])
+                    else:
+                        block = stages.feed(batch) if stages.is_quick(batch) else await self._read_slowly(stages, batch)
+                    source.is_silent = False
+                    if (rejected := stages.rejected) is not None:
+                        following = self._ask_again(rejected, stages, backend) if stages.may_ask_again else None
+                        block = stages.fail(rejected.failure) if following is None else stages.ask_again(following.live is not None)
+                    elif stages.is_parkable and source.live is not None and source.live.pending:
+                        await self._park(source, stages)
+                    failure = answer.failure
+                    if failure is not None and self._first_byte is None and not self._committed:
+                        raise ToolwireError.of(failure)
+                    if block:
+                        yield self._sent(block)
+                    if following is not None:
+                        rejected_source, source = source, following
+                        await self._close(rejected_source)
+                    elif stages.over or failure is not None:
+                        source.is_complete = stages.is_complete
+                        break
+            finally:
+                await self._close(source)
+            if alone:
+                yield self._sent(await answer.end(self.account.comment()))
+        if alone:
+            self.observe(answer.failure)
+
+    async def _side_by_side(self, backend: Backend, choices: int) -> AsyncGenerator[bytes, None]:
+        """The blocks of several choices, as they come; then the end of the answer."""
+        waiting: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(MOST_WAITING)
+        gate = asyncio.Semaphore(MOST_AT_ONCE)
+        answer = self.answer
+        assert answer is not None and self.plan is not None
+
+        async def read(choice: int) -> None:
+            try:
+                async with gate:
+                    blocks = self._loop(backend, choice, alone=False)
+                    try:
+                        async for block in blocks:
+                            await waiting.put(block)
+                    finally:
+                        await blocks.aclose()
+                await waiting.put(None)
+            except Exception as error:
+                await waiting.put(error)
+
+        with self._serving(backend, True):
+            if (refusal := await self._admission()) is not None:
+                self._stages(self.plan, 0).fail(refusal)
+                if not self._committed:
+                    raise ToolwireError.of(refusal)
+            readers = [asyncio.create_task(read(choice)) for choice in range(choices if refusal is None else 0)]
+            try:
+                left = choices
+                while left and answer.failure is None:
+                    got = await waiting.get()
+                    if got is None:
+                        left -= 1
+                    elif isinstance(got, BaseException):
+                        raise got
+                    else:
+                        yield got
+                while not waiting.empty():  # what came before the failure of one choice
+                    if isinstance(got := waiting.get_nowait(), bytes):
+                        yield got
+            finally:
+                for reader in readers:
+                    reader.cancel()
+                await asyncio.gather(*readers, return_exceptions=True)
+            yield self._sent(await answer.end(self.account.comment()))
+        self.observe(answer.failure)
+
+    def _sent(self, block: bytes) -> bytes:
+        if self._first_byte is None:
+            self._first_byte = perf_counter()
+        if self.trace is not None:
+            self.trace.sent(block)
+        return block
+
+    def _stages(self, plan: Plan, choice: int) -> Stages:
+        assert self.answer is not None
+        tools = self._gateway.settings.tools
+        xml = ObsidianXml(tools.delimiter) if self._output_mode == "obsidian-xml" else None
+        alone = self.turn is not None and self.turn.n == 1
+        return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
+
+    async def _read_slowly(self, stages: Stages, batch: Batch) -> bytes:
+        """Reads a batch with a long text. Other turns run in between."""
+        blocks, began = [], perf_counter()
+        for part in stages.slices(batch):
+            blocks.append(stages.feed(part))
+            if stages.over:
+                break
+            if perf_counter() - began > LONGEST_S:
+                await asyncio.sleep(0)
+                began = perf_counter()
+        return b"".join(blocks)
+
+    # --- which source is read ------------------------------------------------------------------------------------------
+
+    async def _admission(self) -> Failure | None:
+        """Waits until the queue admits the turn. Returns why it does not."""
+        if self.place is None:
+            return None
         try:
-            await abreast.step()
-            with self._gateway.catalog.using(backend):
-                batches = self._all_events(plan, backend, self.turn.n)
-                try:
-                    async for choice, batch in batches:
-                        account.saw(batch, choice)
-                        answer.fold(batch, choice)
-                        if trace is not None:
-                            trace.sent(choice, batch)
-                finally:
-                    await batches.aclose()
-            if answer.failure is not None:
-                raise ToolwireError.of(answer.failure)
-            await abreast.step()
-        finally:
-            abreast.turns -= 1
-        body = await answer.body()
-        self._first_byte = perf_counter()
+            await self.in_time(self.place.admitted())
+        except ToolwireError as error:
+            return error.failure
+        return None
+
+    def _first_source(self, backend: Backend, choice: int) -> Source:
+        assert self.turn is not None and self.plan is not None
+        claim, self.claim = self.claim, None
+        if not self.turn.generate:
+            return self._numbered(Source(self.turn.model, run=nothing), "run", choice)
+        if claim is not None:
+            live = claim.live
+            source = Source(self.turn.model, run=live.segment, live=live, resumed=claim.park, results=claim.results)
+            return self._numbered(source, "resume", choice)
+        return self._source(self.plan, self.plan.turn, backend, choice)
+
+    def _source(self, plan: Plan, turn: Turn, backend: Backend, choice: int, again: bool = False) -> Source:
+        """A new run of the backend."""
+        if plan.strategy != "parked":
+            return self._numbered(Source(turn.model, run=lambda: backend.run(turn)), "retry" if again else "run", choice)
+        live = cast(ParkingBackend, backend).open(turn)
+        return self._numbered(Source(turn.model, run=live.segment, live=live), "retry" if again else "open", choice)
+
+    def _numbered(self, source: Source, how: str, choice: int) -> Source:
+        if self.trace is not None:
+            source.number = self.trace.begin_run(how, choice)
+        return source
+
+    def _instead(self, source: Source, failure: Failure, backend: Backend, stages: Stages) -> tuple[Source, Stages] | Failure:
+        """What is read instead of a run that failed before it said anything; or the failure that the client gets."""
+        assert self.turn is not None
+        plan, choice = stages.plan, stages.choice
+        if source.resumed is not None and failure.kind != "timeout":  # it died while it was parked
+            self._is("replayed")
+            return self._source(plan, plan.turn, backend, choice), stages
+        if failure.kind != "tools_unsupported":
+            return failure
+        try:
+            again = self.planned(self.turn, backend)
+        except ToolwireError as error:  # the other strategy cannot take what was sent
+            return error.failure
+        if (again.strategy, again.report) == (plan.strategy, plan.report):
+            self.plan = plan
+            return failure
+        return self._source(again, again.turn, backend, choice), self._stages(again, choice)
+
+    def _ask_again(self, rejected: RequiredCall, stages: Stages, backend: Backend) -> Source:
+        """The second attempt for a required call, or for a strict call that did not fit its schema."""
+        assert self.plan is not None
+        self.plan = self.plan.retried()
+        if self.trace is not None:
+            self.trace.report = self.plan.report_header()
+        turn = stages.plan.retry(rejected.answer, rejected.issues)
+        return self._source(stages.plan, turn, backend, stages.choice, again=True)
+
+    async def _park(self, source: Source, stages: Stages) -> None:
+        """Parks the run before the end of its response goes out, so that the fastest client finds it."""
+        assert source.live is not None and self.turn is not None
+        parking, key_id, trace = self._gateway.parking, self._caller.key_id, self.trace
+        waiting = {own: theirs for own, theirs in stages.minted.items() if theirs in source.live.pending}
+        turn_id = trace.id if trace is not None else ""
+        parking.park(source.live, waiting, key_id, self.turn, stages.said, stages.names, self._siblings, turn_id)
+        source.is_parked = True
         if trace is not None:
-            trace.whole = body
-        self.observe(None)
+            trace.parks(list(waiting))
+        await parking.announce(waiting, key_id)
+
+    async def _close(self, source: Source) -> None:
+        try:
+            await source.close()
+        finally:
+            if source.resumed is not None:
+                source.resumed.given_up = not source.is_complete
+                self._gateway.parking.release(source.resumed)
+
+    # --- a whole body, a stream ----------------------------------------------------------------------------------------
+
+    def blocks(self, backend: Backend) -> AsyncGenerator[bytes, None]:
+        assert self.turn is not None
+        return self._loop(backend) if self.turn.n == 1 else self._side_by_side(backend, self.turn.n)
+
+    async def whole(self, backend: Backend) -> Answer:
+        body = b"".join([block async for block in self.blocks(backend)])
         return Answer(self._headers(whole=True), body=body)
 
-    # --- a stream ------------------------------------------------------------------------------------------------------------------------------
-
-    async def stream(self, plan: Plan, backend: Backend, on_slow: OnSlow | None) -> Answer:
-        """The stream, once its first block is there. Where the model is slow, `on_slow` gets the headers: from then on failures are in-band."""
-        blocks = self._blocks(plan, backend)
+    async def stream(self, backend: Backend, on_slow: OnSlow | None) -> Answer:
+        """The stream, once its first block is there. Where the model is slow, `on_slow` gets the headers first."""
+        blocks = self.blocks(backend)
         timer = asyncio.get_running_loop().call_later(self._gateway.settings.server.commit_after_s, self._commit, on_slow)
         try:
             first = await anext(blocks)
@@ -240,6 +339,7 @@ class Run:
         return Answer(self._headers(whole=False), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
+        """From now on the answer is a stream, and a failure is sent in it."""
         if self.answer is not None and self.answer.failure is not None:
             return  # an HTTP error: its run is being closed
         self._committed = True
@@ -248,77 +348,39 @@ class Run:
         if on_slow is not None:
             on_slow(self._headers(whole=False))
 
-    async def _blocks(self, plan: Plan, backend: Backend) -> AsyncGenerator[bytes, None]:
-        answer, trace, account = self.answer, self.trace, self.account
-        assert self.turn is not None and answer is not None
-        feed, say = answer.writer, answer.say
-        alone, text_is_seen = self.turn.n == 1, account.wants_text
-        pieces = None if trace is None else trace.lane(OUT)
-        with self._streaming():
-            with self._gateway.catalog.using(backend):
-                batches = self._all_events(plan, backend, self.turn.n)
-                try:
-                    async for choice, batch in batches:
-                        if alone and len(batch) == 1 and type(batch[0]) is Text and self._first_byte is not None:  # nearly always
-                            text = batch[0].text
-                            if text_is_seen:
-                                account.saw(batch, choice)
-                            block = say(text)
-                            if pieces is not None:
-                                pieces += (perf_counter(), text, block)
-                                if len(pieces) >= FULL or len(block) > LARGE:
-                                    trace.pack(pieces)  # type: ignore[union-attr]
-                            if block:
-                                yield block
-                            continue
-                        account.saw(batch, choice)
-                        block, failure = feed(batch, choice), answer.failure
-                        refused = failure is not None and not self._committed and self._first_byte is None
-                        if trace is not None:
-                            trace.sent(choice, batch, b"" if refused else block)
-                        if failure is not None and refused:
-                            raise ToolwireError.of(failure)
-                        if block:
-                            if self._first_byte is None:
-                                self._first_byte = perf_counter()
-                            yield block
-                        if failure is not None:
-                            break
-                finally:
-                    await batches.aclose()
-            last = await answer.end(account.comment())
-            if trace is not None:
-                trace.sent(0, [], last)
-            yield last
-        self.observe(answer.failure)
-
     @contextmanager
-    def _streaming(self) -> Iterator[None]:
-        """Whatever ends a stream early is told, and a run that was claimed and did not go on, because its turn never came, is given up."""
-        try:
+    def _serving(self, backend: Backend, alone: bool) -> Iterator[None]:
+        """Observes an answer that ends early, and gives up what it took."""
+        if not alone:  # a choice among others: the whole answer does that
             yield
+            return
+        try:
+            with self._gateway.catalog.using(backend):
+                yield
         except (asyncio.CancelledError, GeneratorExit):
             self.observe(None, cancelled=True)
             raise
         except Exception:
-            if self._first_byte is not None:  # who waits for the first byte tells what went wrong before it
+            if self._first_byte is not None:  # before it, `respond` observes the failure
                 self.observe(Failure("server", "The server had an error."))
             raise
         finally:
             self.abandon()
+            if self.place is not None:
+                self.place.leave()
 
-    # --- what is told ----------------------------------------------------------------------------------------------------------------------------
+    # --- the end of a turn ---------------------------------------------------------------------------------------------
 
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
         assert self.plan is not None
         report = self.plan.report_header()
-        if whole and self.answer is not None and not self.answer.kept:
+        if whole and self.answer is not None and not self.answer.stored:
             report = "; ".join(filter(None, (report, "store=failed")))
         headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
         return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """The turn is over: its limits are settled, and who observes turns will be told, once."""
+        """The turn is over: settles its limits and calls the observers, once."""
         if self._observed:
             return
         self._observed = True
@@ -326,8 +388,7 @@ class Run:
             self.place.leave()
         ran = self.plan is not None and (failure is None or self._first_byte is not None)
         usage = self.account.settled(ran, answered=failure is None)
-        took_s = perf_counter() - self._started
-        self._gateway.told.soon(partial(self._summary, failure, cancelled, usage, took_s))
+        self._gateway.observed(self._summary(failure, cancelled, usage, perf_counter() - self._started))
 
     def _summary(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> TurnSummary:
         account, turn, plan, caller, trace = self.account, self.turn, self.plan, self._caller, self.trace

@@ -61,8 +61,6 @@ class Journal:
         limit = int(settings.journal.max_mb * 1024 * 1024)
         self.folder = folder if limit else None
         self.listeners: list[Listener] = []
-        self.catch_up: Callable[[], None] = lambda: None
-        """Has turns that have ended told of now: who looks sees them."""
         self.mask = Mask.of(settings, os.environ)
         self._name = lru_cache(1024)(self.mask.text)
         self._tools = settings.tools
@@ -185,20 +183,17 @@ class Journal:
 
     @property
     def held_bytes(self) -> int:
-        self.catch_up()
         return self._bytes
 
     # --- looking ------------------------------------------------------------------------------------------------------------------------------------
 
     def records(self) -> list[TurnRecord]:
         """The last turns, those that run included, newest first."""
-        self.catch_up()
         self._make_room()
         running = [_record(trace, None) for trace in list(self._running.values())]
         return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
 
     def record(self, id: str) -> TurnRecord | None:
-        self.catch_up()
         trace = self._running.get(id)
         if trace is not None:
             return _record(trace, None)
@@ -210,7 +205,6 @@ class Journal:
 
     def contents(self, id: str) -> Contents:
         """Where the contents of a turn are."""
-        self.catch_up()
         if id in self._kept or id in self._running:
             return "memory"
         return "disk" if self._segments is not None and self._segments.fixture(id) is not None else "gone"
@@ -224,7 +218,6 @@ class Journal:
 
     async def shown(self, id: str) -> Recording | None:
         """A turn as it may be shown: masked."""
-        self.catch_up()
         if id in self._opened:
             self._opened.move_to_end(id)
             return self._opened[id]
@@ -303,7 +296,6 @@ class Journal:
 
     async def settled(self) -> None:
         """Waits until everything that was told so far is written."""
-        self.catch_up()
         if self._writer is not None:
             await asyncio.to_thread(self._writer.settle)
 
@@ -318,8 +310,6 @@ class Journal:
 def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
     """The turn's line; without a summary, that of a turn that runs."""
     if summary is None:
-        plan = trace.plans[-1] if trace.plans else None
-        turn = trace.turn or trace.decoded
         return TurnRecord(
             trace.id,
             trace.at,
@@ -327,12 +317,12 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
             trace.caller.request_id,
             trace.caller.key_id,
             trace.api,
-            turn.model[:LONGEST_NAME] if turn is not None else "",
+            trace.model[:LONGEST_NAME],
             trace.backend_kind,
-            plan.strategy if plan is not None else "none",
+            trace.strategy,
             trace.kind,
-            turn.stream if turn is not None else False,
-            report=plan.report_header() if plan is not None else "",
+            trace.stream,
+            report=trace.report,
             parked_ms=_ms(trace.parked_s),
             resumed_from=trace.resumed_from,
             parked=trace.parked_at is not None,

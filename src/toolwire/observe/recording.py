@@ -1,18 +1,22 @@
-"""A turn's trace as plain data, and that data as a fixture: JSON lines that can be kept, read and replayed.
+"""A recorded turn as plain data, and that data as a fixture: JSON lines that can be kept, read and replayed.
 
     {"toolwire": "journal", "version": 1}
-    {"kind": "request", …}  {"kind": "plan", …}
-    {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "event", …}  {"kind": "wire", …}      as they happened
+    {"kind": "request", …}
+    {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "wire", …}      as they happened
     {"kind": "end", …}
 
-What leaves memory goes through `masked`. Unknown kinds and members of later versions are skipped; another version is refused. Pure.
+A fixture holds the two ends of a turn. `computed` adds what lies between them. What leaves memory goes through `masked`.
+Unknown kinds and members of later versions are skipped; another version is refused. Pure.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from heapq import merge
 from typing import Any, cast
 
@@ -22,21 +26,27 @@ from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
-from toolwire.core.items import encode_items
-from toolwire.core.turn import ImagePart, Message, Part, Result, Turn
+from toolwire.core.ids import IdFactory
+from toolwire.core.items import decode_items, encode_items
+from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
+from toolwire.gateway.account import Account
 from toolwire.gateway.plan import Plan, make_plan
+from toolwire.gateway.stages import Stages
 from toolwire.observe.masking import Mask
-from toolwire.observe.tape import FRAME, OUT, RUN, batch_of, passing
-from toolwire.observe.trace import READ, Trace
+from toolwire.observe.trace import FRAME, SENT, Trace
 from toolwire.settings.types import MASK, ToolSettings
 from toolwire.wire.body import parse
 from toolwire.wire.chat import decode as decode_chat
+from toolwire.wire.obsidian import ObsidianXml
 from toolwire.wire.responses import decode as decode_responses
 from toolwire.wire.sse import encode
 
+log = logging.getLogger("toolwire.journal")
 Json = Any
 HEADER = {"toolwire": "journal", "version": 1}
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Text, Thought, Refusal, CallBegin, CallArgs, CallEnd, Dropped, Usage, Finish, Failure)}
+STOPPED = {"type": "Stopped"}
+"""Stands for a batch: the gateway ended the run, because it stayed silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
 """The events that are a piece of something longer, and where the piece stands."""
 NOTES = {
@@ -77,99 +87,195 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
     def ms(at: float) -> float:
         return round((at - trace.started) * 1000, 3)
 
-    if trace.again:
-        _tell_again(trace, tools)
-    out = Recording(_request(trace, tools), [_plan(plan, trace.turn) for plan in trace.plans])
-    through = [(run.began, number) for number, run in enumerate(trace.runs) if run.through]
-    remade, told_at = list(trace.remade), -1.0
-    for at, kind, what, became in trace.tape.all():
+    out = Recording(_request(trace, tools))
+    label = "stream" if trace.stream else "body"
+    for at, kind, what in trace.rows:
         if kind == FRAME:
-            out.frames.append((ms(at), *_frame(what)))
-            continue
-        choice, events = batch_of(what)
-        batch = [event_json(event) for event in events]
-        if kind != OUT:
-            out.batches.append((ms(at), kind - RUN, batch))
-            continue
-        out.events += [(ms(at), choice, event) for event in batch]
-        if became:
-            out.wire.append((ms(at), "stream", _text(became)))
-        while remade and remade[0] <= at:
-            remade, told_at = remade[1:], at  # its batch was kept
-        if through and events and passing(events) and at != told_at:
-            out.batches.append((ms(at), next((number for began, number in reversed(through) if began <= at), 0), batch))
-    last = turn.get("duration_ms") or 0.0
-    if trace.whole is not None:
-        out.wire.append((last, "body", _text(trace.whole)))
-    elif trace.failure is not None and not out.wire:
-        out.wire.append((last, "error", encode(error_object(trace.failure)).decode()))
+            out.frames.append((ms(at), *_frame(*what)))
+        elif kind == SENT:
+            out.wire.append((ms(at), label, _text(what)))
+        else:
+            out.batches.append((ms(at), kind, [STOPPED] if what is None else [event_json(event) for event in what]))
+    if trace.failure is not None and not out.wire:
+        out.wire.append((turn.get("duration_ms") or 0.0, "error", encode(error_object(trace.failure)).decode()))
     out.end = {
         "turn": turn,
-        "runs": [run.how for run in trace.runs],
+        "runs": [run._asdict() for run in trace.runs],
         "ids": list(trace.minted),
         "clock": list(trace.clock_readings),
         "failure": event_json(trace.failure) if trace.failure is not None else None,
         "committed": trace.committed,
         "cut": trace.cut,
         "parked_ms": None if trace.parked_at is None else ms(trace.parked_at),
-        "waiting": list(trace.called),
+        "waiting": list(trace.waiting),
     }
-    return out
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """A backend as far as a plan looks at it."""
-
-    strategy: Strategy
-    capabilities: Capabilities
-
-
-def _tell_again(trace: Trace, tools: ToolSettings) -> None:
-    """Gives a snapshot the turn and the plan that the trace did not keep."""
-    assert trace.raw is not None
-    body, key_id = parse(trace.raw), trace.caller.key_id
-    trace.turn = trace.decoded = (
-        decode_chat.decode(body, key_id) if trace.api == "chat" else decode_responses.decode(body, (), key_id, trace.open_responses)
-    )
-    minted = iter(trace.minted)  # what a plan mints comes first
-    trace.plans = (make_plan(trace.turn, cast(Backend, _Offer(*trace.offers[-1])), tools, lambda _: next(minted, "")),)
+    return computed(out)
 
 
 def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
-    raw, turn = trace.raw, trace.turn
     out: dict[str, Json] = {"api": trace.api, "at": trace.at, "backend": trace.backend_id, "output_mode": trace.caller.output_mode}
-    if raw is not None:
+    if trace.raw is not None:
         try:
-            out["body"] = parse(raw)
-        except ToolwireError:  # what the gateway refused to read is not read here either: nothing below runs out of stack, and all of it can be told
-            out["raw"] = raw.decode("utf-8", "backslashreplace")
+            out["body"] = parse(trace.raw)
+        except ToolwireError:  # the gateway refused it too: it may be nested too deeply, or no JSON
+            out["raw"] = trace.raw.decode("utf-8", "backslashreplace")
     out |= {"stored": trace.stored, "tools": asdict(tools)}
-    if trace.decoded is not None and trace.decoded.open_responses:
+    if trace.open_responses:
         out["open_responses"] = True
     out["offers"] = [{"strategy": strategy, "capabilities": _differing(able)} for strategy, able in trace.offers]
     if trace.previous is not None:
         out["previous"] = json.loads(encode_items(trace.previous))
     if trace.references:
         out["references"] = dict(trace.references)
-    if turn is not None:
-        out["effort"] = turn.sampling.effort
-        out["images"] = _fetched(trace.decoded, turn)
-        out["turn"] = turn_json(turn)
+    if trace.offers:
+        out["effort"], out["images"] = trace.effort, dict(trace.images or {})
     return out
 
 
-def _fetched(before: Turn | None, after: Turn) -> dict[str, str]:
-    """The images that the gateway fetched, by the URL that they were named by."""
-    if before is None or before.items is after.items:
-        return {}
-    pairs = zip(_images(before), _images(after), strict=False)
-    return {old.url: new.url for old, new in pairs if old.url and new.url and old.url != new.url}
+# --- what lies between the two ends ------------------------------------------------------------------------------------
 
 
-def _images(turn: Turn) -> Iterator[ImagePart]:
-    parts: Iterator[Part] = (part for item in turn.items if isinstance(item, Message | Result) for part in item.parts)
-    return (part for part in parts if isinstance(part, ImagePart))
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A backend as far as a plan looks at it."""
+
+    strategy: Strategy
+    capabilities: Capabilities
+
+
+def computed(recording: Recording) -> Recording:
+    """Adds what the two ends do not hold: the decoded turn, the plans, and the events that the client's bytes were made of.
+
+    The same pure code computes them that served the turn. Where this version cannot, they stay out.
+    """
+    try:
+        turn = turn_of(recording.request)
+        if turn is not None:
+            recording.request["turn"] = turn_json(turn)
+            _compute(recording, turn)
+    except (ToolwireError, LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
+        log.debug("a recorded turn cannot be computed: %s", error)
+    return recording
+
+
+def turn_of(request: dict[str, Json]) -> Turn | None:
+    """The turn that a recorded request is decoded into; None where it did not come so far."""
+    body = request.get("body")
+    if body is None or not request.get("offers"):
+        return None
+    if request["api"] == "chat":
+        turn = decode_chat.decode(body)
+    else:
+        references = request.get("references")
+        body = decode_responses.resolved(body, references) if references else body
+        previous = decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
+        turn = decode_responses.decode(body, previous, "", bool(request.get("open_responses")))
+    if request.get("effort") != turn.sampling.effort:  # another name of the model stands for an effort
+        turn = replace(turn, sampling=replace(turn.sampling, effort=request.get("effort")))
+    return with_images(turn, request.get("images") or {})
+
+
+def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
+    """The turn with the images that were fetched for it."""
+
+    def item(one: Item) -> Item:
+        if not isinstance(one, Message | Result):
+            return one
+        parts = (replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in one.parts)
+        return replace(one, parts=tuple(parts))
+
+    return replace(turn, items=tuple(map(item, turn.items))) if fetched else turn
+
+
+def tool_settings(request: dict[str, Json]) -> ToolSettings:
+    """The settings of then, as far as this version has them."""
+    known = {one.name for one in fields(ToolSettings)}
+    return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
+
+
+def capabilities_of(given: dict[str, Json]) -> Capabilities:
+    held: dict[str, Any] = {}
+    for one in fields(Capabilities):
+        if one.name in given:
+            value, kind = given[one.name], type(getattr(Capabilities(), one.name))
+            held[one.name] = kind(value) if isinstance(value, list) else value
+    return Capabilities(**held)
+
+
+def minted(recorded: list[str]) -> IdFactory:
+    """The ids of then, in the order of each prefix; beyond them, ones that can be told from them."""
+    left, extra = list(recorded), Counter[str]()
+
+    def mint(prefix: str) -> str:
+        for place, id in enumerate(left):
+            if id.startswith(prefix):
+                return left.pop(place)
+        extra[prefix] += 1
+        return f"{prefix}replay{extra[prefix]}"
+
+    return mint
+
+
+class _Events:
+    """A writer that keeps the events of a turn, each with the time of the batch that it came from."""
+
+    def __init__(self, out: list[tuple[float, int, dict[str, Json]]]) -> None:
+        self.now = 0.0
+        self._out = out
+
+    def feed(self, events: list[Event], choice: int) -> bytes:
+        self._out += [(self.now, choice, event_json(event)) for event in events]
+        return b""
+
+    def say(self, text: str) -> bytes:
+        return self.feed([Text(text)], 0)
+
+
+def _compute(recording: Recording, turn: Turn) -> None:
+    """Plans the turn for each offer of the backend, and feeds its recorded batches through the same stages."""
+    request, runs, settings = recording.request, recording.end["runs"], tool_settings(recording.request)
+    ids, account, writer = minted(recording.end["ids"]), Account(0.0, None), _Events(recording.events)
+    offers = [Offer(offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request["offers"]]
+    xml = (request.get("output_mode") or settings.output_mode) == "obsidian-xml"
+    last = {run["choice"]: number for number, run in enumerate(runs)}
+    plans: list[Plan] = []
+    stages: dict[int, Stages] = {}
+    heard: set[int] = set()
+
+    def planned(number: int) -> Plan:
+        while len(plans) <= number:
+            plans.append(make_plan(turn, cast(Backend, offers[len(plans)]), settings, ids))
+            recording.plans.append(_plan(plans[-1], turn))
+        return plans[number]
+
+    def begin(how: str, choice: int, plan: int) -> None:
+        chosen = planned(plan)
+        if how == "retry":
+            recording.plans.append(_plan(chosen.retried(), turn))
+            stages[choice].ask_again(parks=chosen.strategy == "parked")
+            return
+        if choice not in stages or stages[choice].plan is not chosen:
+            mode = ObsidianXml(settings.delimiter) if xml else None
+            stages[choice] = Stages(chosen, writer, account, ids, choice, turn.n == 1, mode)
+        stages[choice].begin(parks=how != "run")
+
+    planned(0)
+    for ms, number, events in recording.batches:
+        choice, writer.now, is_first = runs[number]["choice"], ms, number not in heard
+        if is_first:
+            heard.add(number)
+            begin(**runs[number])
+        if events == [STOPPED]:
+            stages[choice].stop()
+            continue
+        batch = [event_of(event) for event in events]
+        is_last = last[choice] == number
+        if is_first and not is_last and batch and isinstance(batch[0], Failure):
+            continue  # another run was read instead
+        stages[choice].feed(batch)
+        rejected = stages[choice].rejected
+        if rejected is not None and is_last and not stages[choice].may_ask_again:
+            stages[choice].fail(rejected.failure)
 
 
 def _plan(plan: Plan, turn: Turn | None) -> dict[str, Json]:
@@ -217,10 +323,7 @@ def event_of(given: dict[str, Json]) -> Event:
     return event
 
 
-def _frame(row: Any) -> tuple[str, str]:
-    if isinstance(row, bytes):
-        return READ, _text(row)
-    label, data = row
+def _frame(label: str, data: Any) -> tuple[str, str]:
     return label, _text(data) if isinstance(data, bytes | str) else json.dumps(data, ensure_ascii=False, default=_plain)
 
 
@@ -238,9 +341,9 @@ def _plain(value: Any) -> Json:
 def wrote(recording: Recording) -> str:
     """What the model wrote, before anything was made of it. Calls that were no text stand on lines of their own."""
     out: list[str] = []
-    for run, how in enumerate(recording.end.get("runs", ())):
+    for run, about in enumerate(recording.end.get("runs", ())):
         if run:
-            out.append(f"\n\n--- {how} {run + 1} ---\n\n")
+            out.append(f"\n\n--- {about['how']} {run + 1} ---\n\n")
         for _, number, events in recording.batches:
             for event in events if number == run else ():
                 if event["type"] == "CallBegin":
@@ -287,7 +390,7 @@ def masked(recording: Recording, mask: Mask) -> Recording:
         _masked_frames(recording, held, mask),
         regrouped,
         events,
-        [(ms, label, MASK if ms in parts and label == "stream" else mask.text(text)) for ms, label, text in recording.wire],
+        _masked_wire(recording, parts, mask),
         mask.value(recording.end),
     )
 
@@ -316,6 +419,17 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
     return [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out], held, partial
 
 
+def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
+    """Blocks of a stream follow the batch that they were made of. Those that hold a part of a secret are left out."""
+    times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
+    out: list[tuple[float, str, str]] = []
+    for ms, label, text in recording.wire:
+        place = bisect_right(times, ms) - 1
+        is_part = label == "stream" and place >= 0 and times[place] in parts
+        out.append((ms, label, MASK if is_part else mask.text(text)))
+    return out
+
+
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
     """A frame belongs to the next batch. Those of a batch that holds a secret may hold it in pieces."""
     out: list[tuple[float, str, str]] = []
@@ -334,14 +448,11 @@ def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[t
 def write(recording: Recording) -> Iterator[str]:
     """The lines of a fixture."""
     yield _line(HEADER)
-    yield _line({"kind": "request", **recording.request})
-    for plan in recording.plans:
-        yield _line({"kind": "plan", **plan})
+    yield _line({"kind": "request", **{name: value for name, value in recording.request.items() if name != "turn"}})
     frames = ((ms, 0, {"kind": "frame", "ms": ms, "label": label, "text": text}) for ms, label, text in recording.frames)
     batches = ((ms, 1, {"kind": "batch", "ms": ms, "run": run, "events": events}) for ms, run, events in recording.batches)
-    events = ((ms, 2, {"kind": "event", "ms": ms, "choice": choice, "event": event}) for ms, choice, event in recording.events)
-    wire = ((ms, 3, {"kind": "wire", "ms": ms, "as": label, "text": text}) for ms, label, text in recording.wire)
-    for _, _, line in merge(frames, batches, events, wire, key=lambda row: row[:2]):
+    wire = ((ms, 2, {"kind": "wire", "ms": ms, "as": label, "text": text}) for ms, label, text in recording.wire)
+    for _, _, line in merge(frames, batches, wire, key=lambda row: row[:2]):
         yield _line(line)
     yield _line({"kind": "end", **recording.end})
 
@@ -369,7 +480,9 @@ def read(lines: Iterable[str | bytes]) -> Recording:
         raise RecordingError("not a fixture of Toolwire's journal: it holds no request")
     if not out.end:
         raise RecordingError("the fixture has no end: it was not written to its last line")
-    return out
+    runs = out.end.get("runs", ())
+    out.end["runs"] = [{"how": run, "choice": 0, "plan": 0} if isinstance(run, str) else run for run in runs]
+    return out if out.plans or out.events else computed(out)  # 0.1 wrote plans and events down
 
 
 def _check_header(given: dict[str, Json]) -> None:
@@ -379,11 +492,17 @@ def _check_header(given: dict[str, Json]) -> None:
         raise RecordingError(f"a fixture of version {given.get('version')}; this Toolwire reads version {HEADER['version']}")
 
 
+def _is_known(event: dict[str, Json]) -> bool:
+    return event["type"] in EVENTS or event == STOPPED
+
+
 _READERS: dict[str, Any] = {
     "request": lambda out, given: out.request.update(given),
     "plan": lambda out, given: out.plans.append(given),
     "frame": lambda out, given: out.frames.append((given["ms"], given["label"], given["text"])),
-    "batch": lambda out, given: out.batches.append((given["ms"], given["run"], [one for one in given["events"] if one["type"] in EVENTS])),
+    "batch": lambda out, given: out.batches.append(
+        (given["ms"], given["run"], [one for one in given["events"] if one["type"] in EVENTS or one == STOPPED])
+    ),
     "event": lambda out, given: out.events.append((given["ms"], given["choice"], given["event"])),
     "wire": lambda out, given: out.wire.append((given["ms"], given["as"], given["text"])),
     "end": lambda out, given: out.end.update(given),

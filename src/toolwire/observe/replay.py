@@ -11,21 +11,20 @@ import json
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import Failure
-from toolwire.core.ids import IdFactory
 from toolwire.core.items import decode_items
-from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
+from toolwire.core.turn import Item, Result, Turn
 from toolwire.gateway.compaction import Seals
 from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.observe.recording import Recording, RecordingError, event_of
-from toolwire.settings.types import MASK, JournalSettings, ParkedSettings, ServerSettings, Settings, ToolSettings
+from toolwire.observe.recording import STOPPED, Recording, RecordingError, capabilities_of, event_of, minted, tool_settings, with_images
+from toolwire.settings.types import MASK, JournalSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.wire.responses.decode import SUMMARY_OF
 from toolwire.wire.sse import encode
@@ -90,7 +89,7 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         _settings(recording),
         store=cast(Store, _OldStore(request, _unstored(recording))) if request.get("stored") else None,
         backends={played.id: played} if played.id else None,
-        ids=_minted(recording.end["ids"]),
+        ids=minted(recording.end["ids"]),
         clock=_clock(recording.end["clock"]),
     )
     gateway.images = cast(ImageFetcher, _OldImages(request.get("images") or {}, None if played.runs else played.failure))
@@ -131,11 +130,11 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
 
 
 def _settings(recording: Recording) -> Settings:
-    known = {one.name for one in fields(ToolSettings)}
-    tools = ToolSettings(**{name: value for name, value in recording.request.get("tools", {}).items() if name in known})
     commit_after_s, is_open = 0 if recording.end.get("committed") else 3600, bool(recording.request.get("open_responses"))
     server = ServerSettings(commit_after_s=commit_after_s, open_responses=is_open)
-    return Settings(server=server, tools=tools, parked=ParkedSettings(max_per_key=0), journal=JournalSettings(contents="off"))
+    return Settings(
+        server=server, tools=tool_settings(recording.request), parked=ParkedSettings(max_per_key=0), journal=JournalSettings(contents="off")
+    )
 
 
 def _interrupted(recording: Recording) -> bool:
@@ -144,20 +143,6 @@ def _interrupted(recording: Recording) -> bool:
 
 def _grace(recording: Recording) -> float:
     return min(float(recording.request.get("tools", {}).get("stop_grace_ms", 0)) / 1000, LONGEST_S)
-
-
-def _minted(recorded: list[str]) -> IdFactory:
-    """The ids of then, in the order of each prefix; beyond them, ones that can be told from them."""
-    left, extra = list(recorded), Counter[str]()
-
-    def mint(prefix: str) -> str:
-        for place, id in enumerate(left):
-            if id.startswith(prefix):
-                return left.pop(place)
-        extra[prefix] += 1
-        return f"{prefix}replay{extra[prefix]}"
-
-    return mint
 
 
 def _clock(recorded: list[float]) -> Callable[[], float]:
@@ -177,13 +162,14 @@ class _Played:
         self.stalled = asyncio.Event()
         """A run has nothing more to say, and did not come to an end."""
         self._effort: str | None = request.get("effort")
-        self._offers = [(offer["strategy"], _capabilities(offer["capabilities"])) for offer in request.get("offers", ())]
+        self._offers = [(offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request.get("offers", ())]
         self._place = 0
         self._committed = bool(end.get("committed"))
-        runs: list[str] = end["runs"]
+        runs = [run["how"] for run in end["runs"]]
         died = {number for number, how in enumerate(runs) if how == "resume" and "open" in runs[number + 1 :]}
         self.runs = deque(number for number in range(len(runs)) if number not in died)
-        self._rows = deque((run, [event_of(event) for event in events]) for _, run, events in recording.batches if run not in died)
+        rows = ((run, events) for _, run, events in recording.batches if run not in died and events != [STOPPED])
+        self._rows = deque((run, [event_of(event) for event in events]) for run, events in rows)
         self._left = Counter(run for run, _ in self._rows)
         self._over: set[int] = set()
         self._moved = asyncio.Event()
@@ -266,16 +252,6 @@ class _PlayedRun:
         pass
 
 
-def _capabilities(given: dict[str, Any]) -> Capabilities:
-    held: dict[str, Any] = {}
-    for one in fields(Capabilities):
-        if one.name in given:
-            value = given[one.name]
-            sets = one.name in ("constrain", "fields")
-            held[one.name] = frozenset(value) if sets else tuple(value) if isinstance(value, list) else value
-    return Capabilities(**held)
-
-
 class _OldStore:
     """What the store said then; what would be stored is let go. `full`: it could not be stored then."""
 
@@ -316,13 +292,7 @@ class _OldImages:
         if self._failure is not None and not self._fetched and turn.images():
             raise ToolwireError.of(self._failure)
 
-        def item(one: Item) -> Item:
-            if not isinstance(one, Message | Result):
-                return one
-            parts = (replace(part, url=self._fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in one.parts)
-            return replace(one, parts=tuple(parts))
-
-        return replace(turn, items=tuple(map(item, turn.items))) if self._fetched else turn
+        return with_images(turn, self._fetched)
 
 
 class _OldSeals:

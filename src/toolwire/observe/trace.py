@@ -1,87 +1,56 @@
-"""What one turn was made of: references with times, appended while it runs, and nothing formatted until somebody asks.
+"""What is recorded of one turn while it runs: its two ends, with times, and the few facts that are not in them.
 
-Rules: a tap costs an append, and in a stream no more than that (`Lane`). What is kept is bounded by rows and bytes; beyond them the trace stops and
-says that it was `cut`. A tap never raises, and changes nothing of what it sees. `current` is the trace of the request that is being answered: a
-backend that has a wire of its own asks for it once, when a run or a segment begins, and hands it what it reads.
+What the backend sent (raw frames, and the events of its runs) and what the client received (bytes) are appended as they
+come, together with ids, clock readings and the outcome. Everything between the ends, the decoded turn, the plan and the events of the answer,
+is computed again by the same pure code when a person looks at the turn (`recording.py`).
+
+Recording never raises and never changes what it sees. It is bounded by rows and bytes: beyond them it stops, and the
+trace says that it was `cut`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ref
 
-import msgspec
-
-from toolwire.core.events import Event
-from toolwire.core.turn import Call, Message, Result, TextPart, Turn
-from toolwire.observe.tape import EACH_BYTES, FRAME, FRAME_BYTES, LEAST_BYTES, OUT, RUN, Lane, Tape, weight
+from toolwire.core.events import CallArgs, Event, Refusal, Text, Thought
 
 if TYPE_CHECKING:
-    from toolwire.backends.base import Backend
     from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Failure
     from toolwire.core.ids import IdFactory
-    from toolwire.core.turn import Api, Item
+    from toolwire.core.turn import Api, Item, Turn
     from toolwire.gateway.plan import Plan
     from toolwire.gateway.records import Caller
 
 log = logging.getLogger("toolwire.journal")
 MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
-REQUEST_COPIES = 3
-"""A request is held as bytes, as the decoded turn, and as what the backend is asked."""
+ROW_BYTES, EVENT_BYTES = 150, 120
+"""What a row, and an event in it, take besides their texts."""
+EACH_BYTES = 32 * 1024
+"""The owner is asked for room once for so many bytes."""
 READ = "read"
-"""The label of what was read of a network: nearly every frame of a stream."""
-_NOTHING = Turn("chat", "", ())
-_TOLD_AGAIN = ("none", "native")
-"""Ways to serve a turn that need nothing but the request to be planned."""
-_NO_TAPE = Tape()
-"""What is left of rows that a trace had to let go of."""
-
-current: ContextVar[ref[Trace] | None] = ContextVar("current", default=None)
-"""Of the request that is being answered. Does not keep it alive: connections, processes and timers that begin in a request hold on to its context."""
+"""The label of bytes that were read from a network."""
+FRAME, SENT = -2, -1
+"""Kinds of rows besides the numbers of runs: a raw frame of the backend, and bytes that the client received."""
 
 
-FrameTap = Callable[[str, Any], None]
+class RecordedRun(NamedTuple):
+    """A run of the backend. `how` is `run`, `retry`, `open` or `resume`; `plan` is the number of the plan it served."""
 
-
-def traced() -> Trace | None:
-    """The trace of the request that is being answered."""
-    held = current.get()
-    return None if held is None else held()
-
-
-def watched() -> Trace | None:
-    """For a backend: the trace of the run that begins now, None when nobody watches."""
-    trace = traced()
-    return trace if trace is not None and trace.recording else None
-
-
-def frame_tap() -> FrameTap | None:
-    """For a backend: what takes the raw frames of the run that begins now, None when nobody watches."""
-    trace = watched()
-    return None if trace is None else trace.frame
-
-
-class TracedRun(NamedTuple):
-    """A run of the backend. `through`: what passes goes out as it is, so that it is kept there and need not be kept here."""
-
-    kind: int
-    """Of its rows."""
     how: str
-    began: float
-    through: bool
+    choice: int
+    plan: int
 
 
-class Trace(msgspec.Struct, eq=False, weakref=True):
-    """One turn. `size` is what it begins with; `grown` is told of every growth in bytes, and says whether the trace may go on. A struct, because it
-    has many fields, most of which few turns set."""
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Trace:
+    """One turn. `grown` is called with every growth in bytes, and returns whether the trace may go on."""
 
     id: str
     api: Api
@@ -90,229 +59,184 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     at: float
     grown: Callable[[Trace, int], bool]
     stored: bool = False
-    started: float = msgspec.field(default_factory=perf_counter)
+    started: float = field(default_factory=perf_counter)
     kind: str = "new"
     backend_id: str = ""
     backend_kind: str = ""
-    decoded: Turn | None = None
-    turn: Turn | None = None
+    # what is shown of a turn that runs
+    model: str = ""
+    stream: bool = False
+    strategy: str = "none"
+    report: str = ""
+    # what is needed to decode and plan the request again
     offers: tuple[tuple[Strategy, Capabilities], ...] = ()
-    """What the backend could do, each time that the turn was planned …"""
-    plans: tuple[Plan, ...] = ()
-    """… and how it was planned."""
-    again: bool = False
-    """Turn and plan are not held: the request's bytes, what the backend offered and the settings make them anew."""
+    """What the backend could do, each time that the turn was planned."""
+    effort: str | None = None
     open_responses: bool = False
     previous: tuple[Item, ...] | None = None
     """The conversation that the request refers to."""
     references: Mapping[str, Any] | None = None
-    through: bool = False
+    images: Mapping[str, str] | None = None
+    """Images that were fetched, by their URL."""
+    # the two ends
+    rows: list[tuple[float, int, Any]] = field(default_factory=list)
+    runs: tuple[RecordedRun, ...] = ()
+    # the outcome
     committed: bool = False
     """The stream was begun before the backend had said anything."""
-    tape: Tape = msgspec.field(default_factory=Tape)
-    runs: tuple[TracedRun, ...] = ()
-    """The runs of the backend, in the order in which they began."""
-    remade: tuple[float, ...] = ()
-    """When a batch that was kept, of a run whose text goes out as it is, had become something that looks like it: what goes out next."""
-    whole: bytes | None = None
-    """The answer, where it is no stream."""
     failure: Failure | None = None
     resumed_from: str | None = None
     parked_s: float | None = None
     """How long the run that this turn resumed had waited."""
     parked_at: float | None = None
     """When this turn ended with calls that wait …"""
-    called: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     """… and their ids."""
     minted: tuple[str, ...] = ()
     clock_readings: tuple[float, ...] = ()
     recording: bool = True
     cut: bool = False
     size: int = 0
-    _weighed: int = 0
-    _ids: IdFactory | None = None
-    _clock: Callable[[], float] | None = None
+    _uncounted: int = 0
 
     def __post_init__(self) -> None:
-        size = len(self.raw or b"") * REQUEST_COPIES
-        if size > MOST_BYTES:
-            self.cut, self.raw, size = True, None, 0
-        self.size = size
+        self.size = len(self.raw or b"")
+        if self.size > MOST_BYTES:
+            self.cut, self.raw, self.size = True, None, 0
 
-    # --- taps: once a turn --------------------------------------------------------------------------------------------------------------------------
+    # --- once a turn ---------------------------------------------------------------------------------------------------
 
     def watch(self, ids: IdFactory, clock: Callable[[], float]) -> tuple[IdFactory, Callable[[], float]]:
-        """The same ids and the same clock, remembered."""
-        self._ids, self._clock = ids, clock
-        return self._mint, self._read
+        """The same ids and the same clock, remembered for a replay."""
 
-    def _mint(self, prefix: str) -> str:
-        assert self._ids is not None
-        id = self._ids(prefix)
-        self.minted += (id,)
-        return id
+        def mint(prefix: str) -> str:
+            id = ids(prefix)
+            self.minted += (id,)
+            return id
 
-    def _read(self) -> float:
-        assert self._clock is not None
-        now = self._clock()
-        self.clock_readings += (now,)
-        return now
+        def read() -> float:
+            now = clock()
+            self.clock_readings += (now,)
+            return now
 
-    def asks(self, backend: Backend, kind: str) -> None:
+        return mint, read
+
+    def asks(self, backend_id: str, kind: str) -> None:
         """The model is found."""
-        self.backend_id, self.backend_kind = backend.id, kind
+        self.backend_id, self.backend_kind = backend_id, kind
 
-    def planned(self, turn: Turn, plan: Plan, plain: bool = False) -> None:
-        """How the turn is served; once more where the backend refused the first way. `plain`: the answer is in OpenAI's form."""
-        self.through = plain and turn.n == 1 and _passes_text(plan)
-        more = 0
-        if turn is not self.decoded or self.previous or self.references:  # images that were fetched, items that were looked up
-            more = sum(map(_item_bytes, turn.items)) + weight(self.references or {})
-        if self.raw is None or self.size + more > MOST_BYTES:
-            self._forget_request()
-            self.cut = True
-            plan = replace(plan, turn=_NOTHING, scanner=None)
-        else:
-            self.turn = turn
-            if more:
-                self._grow(more)
-        self.plans += (plan,)
+    def planned(self, turn: Turn, plan: Plan, strategy: Strategy, capabilities: Capabilities) -> None:
+        """How the turn is served; once more where the backend refused the first strategy."""
+        self.offers += ((strategy, capabilities),)
+        self.model, self.stream, self.effort = turn.model, turn.stream, turn.sampling.effort
+        self.open_responses = turn.open_responses
+        self.strategy, self.report = plan.strategy, plan.report_header()
+
+    def looked_up(
+        self,
+        *,
+        previous: tuple[Item, ...] | None = None,
+        references: Mapping[str, Any] | None = None,
+        images: Mapping[str, str] | None = None,
+    ) -> None:
+        """What the request refers to and does not hold itself."""
+        self.previous = previous or self.previous
+        self.references, self.images = references or self.references, images or self.images
+        self._count(weight(references or {}) + weight(images or {}) + sum(map(_item_bytes, previous or ())))
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
         self.resumed_from, self.parked_s = turn_id or None, waited_s
 
     def parks(self, calls: list[str]) -> None:
         self.parked_at = perf_counter()
-        self.called = (*self.called, *calls)
+        self.waiting = (*self.waiting, *calls)
 
-    def begin_run(self, how: str) -> TracedRun:
-        """Where the batches of a run that begins are kept: `how` is `run`, `open` or `resume`."""
-        run = TracedRun(RUN + len(self.runs), how, perf_counter(), self.through)
-        self.runs += (run,)
-        return run
+    def begin_run(self, how: str, choice: int) -> int:
+        """The number of a run that begins: its batches are recorded under it."""
+        self.runs += (RecordedRun(how, choice, max(0, len(self.offers) - 1)),)
+        return len(self.runs) - 1
 
-    # --- taps: once a chunk -------------------------------------------------------------------------------------------------------------------------
-
-    def batch(self, run: TracedRun, batch: list[Event]) -> None:
-        """A batch of a backend's run, before anything looks at it."""
-        if self.recording:
-            try:
-                tape = self.tape
-                tape.keep_batch(run.kind, batch)
-                if tape.counted > tape.look_at:
-                    self.weigh()
-            except Exception:
-                self._break_off()
+    # --- the two ends, once a chunk ------------------------------------------------------------------------------------
 
     def frame(self, label: str, data: Any) -> None:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
-            try:
-                tape = self.tape
-                tape.keep_odd(FRAME, (label, data), FRAME_BYTES + (len(data) if type(data) is bytes else weight(data)))
-                if tape.counted > tape.look_at:
-                    self.weigh()
-            except Exception:
-                self._break_off()
+            self.rows.append((perf_counter(), FRAME, (label, data)))
+            self._count(ROW_BYTES + weight(data))
 
-    def sent(self, choice: int, events: list[Event], became: bytes = b"") -> None:
-        """The events of a choice after policy, and the bytes of the stream that they became, if any."""
+    def received(self, run: int, batch: list[Event] | None) -> None:
+        """A batch of a run of the backend. None: the gateway ended the run because it stayed silent after its calls."""
         if self.recording:
-            try:
-                tape = self.tape
-                tape.keep_batch(OUT, events, choice, became)
-                if tape.counted > tape.look_at:
-                    self.weigh()
-            except Exception:
-                self._break_off()
+            self.rows.append((perf_counter(), run, batch))
+            self._count(ROW_BYTES + sum(map(_event_bytes, batch or ())))
 
-    def lane(self, kind: int) -> Lane:
-        """Where a stream's frames (what was read, as it was read) or its pieces of text go, without a call of a tap …"""
-        return self.tape.lane(kind) if self.recording else Lane(kind)
+    def sent(self, block: bytes) -> None:
+        """Bytes that the client receives."""
+        if self.recording:
+            self.rows.append((perf_counter(), SENT, block))
+            self._count(ROW_BYTES + len(block))
 
-    def pack(self, lane: Lane) -> None:
-        """… and what who fills it calls when it is full."""
-        try:
-            if self.recording:
-                tape = self.tape
-                tape.pack(lane)
-                if tape.counted > tape.look_at:
-                    self.weigh()
-        except Exception:
-            self._break_off()
-        lane.clear()
+    # --- the bounds ----------------------------------------------------------------------------------------------------
 
-    # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
-
-    def _break_off(self) -> None:
-        """Who only watches must not change what is watched."""
-        log.exception("a turn could not be watched further")
-        self.stop(cut=True)
+    def _count(self, size: int) -> None:
+        self._uncounted += size
+        if self._uncounted > EACH_BYTES:
+            self.weigh()
 
     def weigh(self) -> None:
-        """Counts what came since the last time."""
-        if not self.recording:
+        """Asks the owner for the room of what came since the last time."""
+        size, self._uncounted = self._uncounted, 0
+        if not self.recording or not size:
             return
-        tape = self.tape
-        size = tape.size + (0 if self.whole is None else len(self.whole))
-        tape.look_at = tape.counted + EACH_BYTES
-        grown, self._weighed = size - self._weighed, size
-        self._grow(grown)
-        if self.size >= MOST_BYTES or (size > MOST_ROWS * LEAST_BYTES and tape.rows >= MOST_ROWS):
-            self.stop(cut=True)
-
-    def _grow(self, size: int) -> None:
         self.size += size
         try:
-            if not self.grown(self, size):
+            if not self.grown(self, size) or self.size >= MOST_BYTES or len(self.rows) >= MOST_ROWS:
                 self.stop(cut=True)
-        except Exception:
-            self._break_off()
+        except Exception:  # recording never disturbs what it records
+            log.exception("a turn cannot be recorded further")
+            self.stop(cut=True)
 
     def stop(self, cut: bool = False) -> None:
-        """Nothing more is kept. Who fills a lane goes on filling it, and what is kept must not see that."""
-        if self.recording:
-            self.tape = self.tape.copy()
+        """Nothing more is recorded."""
         self.cut = self.cut or cut
         self.recording = False
 
     def end(self) -> None:
-        """Nothing more comes. What the request's bytes tell again is not kept: hundreds of turns are."""
         self.weigh()
         self.recording = False
-        if self.raw is not None and self.turn is self.decoded and len(self.plans) == 1 and self.plans[0].strategy in _TOLD_AGAIN:
-            if self.turn is not None and not self.previous and not self.references:
-                self.open_responses = self.turn.open_responses
-                self.decoded = self.turn = None
-                self.plans = ()
-                self.again = True
 
     def forget(self) -> None:
-        """Lets go of everything that was said; whoever still reads has the old lists."""
-        self._forget_request()
-        self.whole = None
+        """Drops everything that was said. A snapshot that was taken before keeps its own list."""
         self.recording = False
-        self.tape, self.plans, self.runs = _NO_TAPE, (), ()
-        self.size = self._weighed = 0
+        self.raw = self.previous = self.references = self.images = None
+        self.rows, self.runs = [], ()
+        self.size = self._uncounted = 0
 
     def snapshot(self) -> Trace:
-        """The trace as it is now, for another thread to read: to be taken by the thread that the turn runs in."""
+        """The trace as it is now, for another thread to read. The thread that the turn runs in takes it."""
         self.weigh()
         other = copy(self)
-        other.tape = self.tape.copy()
+        other.rows = list(self.rows)
         return other
 
-    def _forget_request(self) -> None:
-        self.raw = self.decoded = self.turn = self.previous = None
-        self.references = None
+
+def _event_bytes(event: Event) -> int:
+    if isinstance(event, Text | Thought | Refusal):
+        return EVENT_BYTES + len(event.text)
+    return EVENT_BYTES + len(event.delta) if isinstance(event, CallArgs) else EVENT_BYTES
 
 
-def _item_bytes(item: Item) -> int:
-    if isinstance(item, Message | Result):
-        return 200 + sum(len(part.text) if isinstance(part, TextPart) else weight(getattr(part, "url", None) or part) for part in item.parts)
-    return 200 + len(item.arguments) if isinstance(item, Call) else 200
+def _item_bytes(item: Any) -> int:
+    parts = sum(len(getattr(part, "text", None) or getattr(part, "url", None) or "") for part in getattr(item, "parts", ()))
+    return 200 + parts + len(getattr(item, "arguments", ""))
 
 
-def _passes_text(plan: Plan) -> bool:
-    """Whether a piece of text that the backend sends is, as it is, what the client gets."""
-    return plan.scanner is None and not (plan.customs or plan.hold_calls or plan.stops) and plan.rules.all_off
+def weight(data: Any, depth: int = 4) -> int:
+    """About how many bytes a value refers to."""
+    if isinstance(data, bytes | str):
+        return len(data)
+    if depth and isinstance(data, Mapping):
+        return 200 + sum(80 + weight(value, depth - 1) for value in data.values())
+    if depth and isinstance(data, list | tuple):
+        return 60 + sum(weight(value, depth - 1) for value in data)
+    return 200

@@ -1,1 +1,1 @@
-"""What outlives a request: SQLite or PostgreSQL."""
+"""What outlives a request, in a SQLite file or in PostgreSQL."""

@@ -1,8 +1,12 @@
-"""Where the store's rows lie: SQLite for one machine, PostgreSQL for several nodes. One schema and one SQL for both.
+"""The interface of the two engines: SQLite for one machine, PostgreSQL for several nodes.
 
-Rules for SQL: `?` for parameters; ON CONFLICT, never INSERT OR …; booleans are integers; the types of `translate.TYPES` and no others. What must
-happen whole stands in `with connection.transaction():`. SQLite lets one writer in at a time, PostgreSQL many: what depends on a row changes it by one
-statement (`UPDATE … SET n = n + ? WHERE …`, ON CONFLICT, RETURNING), never by reading first and writing later.
+Both run the same SQL on the same schema. Rules for that SQL:
+
+- `?` marks a parameter. Use ON CONFLICT, not INSERT OR …. Booleans are integers. Column types are those of
+  `postgres.TYPES`.
+- Statements that belong together are in `with connection.transaction():`.
+- SQLite allows one writer at a time, PostgreSQL many. A change that depends on a row's value is therefore one
+  statement (`UPDATE … SET n = n + ? WHERE …`, ON CONFLICT, RETURNING), never a read followed by a write.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ from toolwire.core.errors import ToolwireError
 log = logging.getLogger("toolwire.store")
 T = TypeVar("T")
 
-NOT_WHAT_WAS_WRITTEN = (ValueError, KeyError, TypeError)
-"""What work raises over a row that it can not read."""
+UNREADABLE = (ValueError, KeyError, TypeError)
+"""What work raises when it cannot decode a row."""
+NEEDED = "store.url: PostgreSQL needs the extra 'service': pip install 'toolwire[service]'"
+EXPECTED = "store.url: expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
 class Cursor(Protocol):
@@ -34,7 +40,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What work is handed. Outside of a transaction every statement is its own."""
+    """The connection that work receives. Outside a transaction each statement commits by itself."""
 
     def execute(self, query: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> Any: ...
@@ -42,14 +48,14 @@ class Connection(Protocol):
 
 
 class Engine(ABC):
-    """Threads that own connections; callers await them, so the event loop never waits for a disk or a network."""
+    """Runs work in threads, so that the event loop never waits for a disk or a network."""
 
     name: str
-    """For messages: the file, or the address without its password."""
+    """For messages: the file, or the server's address without the password."""
     path: str
-    """The file; ":memory:" where there is none on this machine."""
+    """The file; ":memory:" if there is none on this machine."""
     reachable = True
-    """False from a connection that could not be made until one that could."""
+    """False from a failed attempt to connect until the next successful one."""
 
     def __init__(self, threads: int) -> None:
         self._count = threads
@@ -57,15 +63,27 @@ class Engine(ABC):
         self._lock = threading.Lock()
         self._closed = False
 
+    @abstractmethod
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor or self._threads(), self._call, work, action)
+        """Runs `work` in a thread. `action` is the verb for messages; "read" is work that may run twice."""
+
+    @abstractmethod
+    def check(self) -> str:
+        """Where the store is. Blocks; raises `ToolwireError` if it cannot be opened. Changes nothing."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Closes the connections. No thread is running any more."""
 
     async def close(self) -> None:
-        """Lets end what was begun, then closes every connection."""
+        """Finishes work that has started, then closes every connection."""
         with self._lock:
             executor, self._executor, self._closed = self._executor, None, True
         if executor is not None:
             await asyncio.to_thread(self._end, executor)
+
+    def _submit(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads(), call, *arguments)
 
     def _threads(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -79,19 +97,17 @@ class Engine(ABC):
         executor.shutdown()
         self._disconnect()
 
-    def _failure(self, error: BaseException, action: str, *, passing: bool, reason: str = "") -> ToolwireError:
-        """What the caller is told. `passing`: the cause lies outside and may go away, so the same request may be sent again."""
+    def _failure(self, error: Exception, action: str, *, temporary: bool, reason: str = "") -> ToolwireError:
+        """The caller's error. `temporary`: the cause may go away, so the request may be sent again."""
         log.error("store %s: %s failed: %s", self.name, action, error)
         message = f"The gateway's store could not {action}: {reason or first_line(error)}."
-        return ToolwireError("overloaded", message, retry_after_s=1) if passing else ToolwireError("server", message)
+        if temporary:
+            return ToolwireError("overloaded", message, retry_after_s=1)
+        return ToolwireError("server", message)
 
-    @abstractmethod
-    def _call(self, work: Callable[[Connection], T], action: str) -> T:
-        """In one of the threads."""
 
-    @abstractmethod
-    def _disconnect(self) -> None:
-        """When no thread runs any more."""
+def not_opened(name: str, why: object) -> ToolwireError:
+    return ToolwireError("server", f"store {name}: cannot be opened: {why}")
 
 
 def first_line(error: BaseException) -> str:
@@ -99,11 +115,13 @@ def first_line(error: BaseException) -> str:
 
 
 def engine_of(url: str) -> Engine:
-    """`sqlite:///PATH` (absolute: four slashes, or `~`), `sqlite://` for memory, `postgresql://…`. Touches nothing yet."""
+    """The engine of `sqlite:///PATH`, `sqlite://` (memory) or `postgresql://…`. Connects to nothing yet."""
     scheme = url.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
-        from toolwire.store.postgres import PostgresEngine
-
+        try:
+            from toolwire.store.postgres import PostgresEngine
+        except ImportError as error:
+            raise ToolwireError("server", NEEDED) from error
         return PostgresEngine(url)
     from toolwire.store.sqlite import SqliteEngine
 
@@ -111,4 +129,4 @@ def engine_of(url: str) -> Engine:
         return SqliteEngine(":memory:")
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return SqliteEngine(url.removeprefix("sqlite:///"))
-    raise ToolwireError("server", "store.url: expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE")
+    raise ToolwireError("server", EXPECTED)

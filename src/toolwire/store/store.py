@@ -1,8 +1,13 @@
-"""What outlives a request: stored responses, and, by `run`, whatever else has its tables in `schema.MIGRATIONS`.
+"""Stored responses, and the connection that every other stored thing uses.
 
-Rules: the engine's threads do the work and callers await it, so the event loop never waits for a disk. A key sees only its own rows. A write that
-fails raises; nothing is lost in silence. The schema moves only forward, by the statements of `MIGRATIONS`; a store of newer code is refused, never
-changed. Nothing is removed by itself, unless it is older than `retention_days`.
+`Store` keeps the responses that clients refer to by `previous_response_id`. Keys, usage, approvals,
+conversations and sessions have modules of their own, which run their SQL through `Store.run` on the tables of
+`schema.py`.
+
+- Threads of the engine do the work and callers await it: the event loop never waits for a disk or a network.
+- A key sees only its own rows.
+- A write that fails raises.
+- Nothing is deleted automatically, unless it is older than `retention_days`.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from toolwire.core.errors import ToolwireError
 from toolwire.store.engine import Connection, engine_of
@@ -21,29 +26,280 @@ from toolwire.store.engine import Connection, engine_of
 if TYPE_CHECKING:
     from toolwire.core.turn import Item
 
-# --- retention ------------------------------------------------------------
-#
-# What is older than `store.retention_days` goes: stored responses by when they were made, conversations by
-# when they were last touched. Rules: a response that a younger one continues stays, so a conversation that
-# is still used stays whole. Every statement removes by itself and may be repeated, so several nodes may
-# sweep at once; between handfuls others get their turn.
-
 log = logging.getLogger("toolwire.store")
+T = TypeVar("T")
+
+MAX_CHAIN = 1000
+"""Responses that a chain of `previous_response_id` may have; a longer one is refused."""
+MAX_CHAIN_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response that a client may ask for again, or continue.
+
+    `response` is the Response object's JSON as it was sent. `input_items` are the request's own items, as
+    wire objects with ids. `items` are the input and the output as canonical items, which later turns replay.
+    """
+
+    id: str
+    key_id: str
+    created_at: int
+    model: str
+    status: str
+    previous_response_id: str | None
+    response: bytes
+    input_items: Sequence[dict[str, Any]]
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list, as in OpenAI's API."""
+
+    data: list[dict[str, Any]]
+    has_more: bool
+
+
+class Store:
+    """The store at `sqlite:///PATH`, `sqlite://` (memory) or `postgresql://…`, opened at first use.
+
+    `async with Store(url) as store:` opens it at once, so that an error is reported early, and closes it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        retention_days: float = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine_of(url)
+        self._retention = Retention(self.run, retention_days, clock)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connects, and starts to delete what is older than `retention_days`."""
+        await self._engine.run(lambda connection: None, "open")
+        self._retention.start()
+
+    async def close(self) -> None:
+        await self._retention.close()
+        await self._engine.close()
+
+    def check(self) -> str:
+        """Where the store is. Blocks; raises `ToolwireError` if it cannot be opened. Changes nothing."""
+        return self._engine.check()
+
+    async def sweep(self) -> int:
+        """Deletes what is older than `retention_days` now, and returns the number of rows."""
+        return await self._retention.sweep()
+
+    async def run(self, work: Callable[[Connection], T], action: str) -> T:
+        """Runs `work` in a thread. `action` is the verb for messages; "read" is work that may run twice."""
+        return await self._engine.run(work, action)
+
+    @property
+    def path(self) -> str:
+        """The file; ":memory:" if there is none on this machine."""
+        return self._engine.path
+
+    @property
+    def reachable(self) -> bool:
+        """False while the last attempt to reach the store's server failed."""
+        return self._engine.reachable
+
+    async def put(self, stored: StoredResponse) -> None:
+        await self._engine.run(lambda connection: _put(connection, stored), "write")
+
+    async def get(self, id: str, key_id: str) -> StoredResponse | None:
+        return await self._engine.run(lambda connection: _get(connection, id, key_id), "read")
+
+    async def delete(self, id: str, key_id: str) -> bool:
+        return await self._engine.run(lambda connection: _delete(connection, id, key_id), "write")
+
+    async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
+        """Every item of the conversation that ends in this response, oldest first.
+
+        None: a response of the chain is missing, or belongs to another key.
+        """
+        return await self._engine.run(lambda connection: _chain(connection, id, key_id), "read")
+
+    async def referenced(self, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
+        """Input and output items of stored responses, as wire objects by id. Unknown ids are left out."""
+        return await self._engine.run(lambda connection: _referenced(connection, ids, key_id), "read")
+
+    async def input_items(
+        self,
+        id: str,
+        key_id: str,
+        *,
+        limit: int = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> Page | None:
+        """A page of the request's own items; None: no such response. Raises where `after` is unknown."""
+        stored = await self.get(id, key_id)
+        if stored is None:
+            return None
+        items = list(stored.input_items) if order == "asc" else list(reversed(stored.input_items))
+        if after is not None:
+            positions = [position for position, item in enumerate(items) if item.get("id") == after]
+            if not positions:
+                message = f"No item with id '{after}' in this response's input."
+                raise ToolwireError("invalid_value", message, param="after")
+            items = items[positions[0] + 1 :]
+        return Page(items[:limit], len(items) > limit)
+
+
+# --- responses ----------------------------------------------------------------------------------------------
+
+_COLUMNS = "id, key_id, created_at, model, status, previous_response_id, response, input_items, turn_items"
+_UPDATED = ", ".join(f"{each} = excluded.{each}" for each in _COLUMNS.split(", ")[2:])
+_PUT = f"""
+INSERT INTO responses ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET {_UPDATED} WHERE responses.key_id = excluded.key_id
+"""
+_PUT_ITEM = """
+INSERT INTO items (key_id, id, response_id) VALUES (?, ?, ?)
+ON CONFLICT (key_id, id) DO UPDATE SET response_id = excluded.response_id
+"""
+
+
+@cache
+def _output_ids() -> Any:
+    """Decodes only the ids of a response's output."""
+    import msgspec
+
+    item: Any = msgspec.defstruct("item", [("id", str | None, None)])
+    return msgspec.json.Decoder(msgspec.defstruct("response", [("output", list[item] | None, None)]))
+
+
+def _put(connection: Connection, stored: StoredResponse) -> None:
+    """Writes the response and its items in one transaction. An id replaces its own key's response only."""
+    with connection.transaction():
+        _put_response(connection, stored)
+        ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
+        output = _output_ids().decode(stored.response).output or ()
+        ids.update(item.id for item in output if item.id is not None)
+        # An item refers to its newest response, which is kept longest. Sorted: writers cannot deadlock.
+        connection.executemany(_PUT_ITEM, [(stored.key_id, id, stored.id) for id in sorted(ids)])
+
+
+def _put_response(connection: Connection, stored: StoredResponse) -> None:
+    import msgspec
+
+    from toolwire.core.items import encode_items
+
+    values = (
+        stored.id,
+        stored.key_id,
+        stored.created_at,
+        stored.model,
+        stored.status,
+        stored.previous_response_id,
+        stored.response,
+        msgspec.json.encode(list(stored.input_items)),
+        encode_items(stored.items),
+    )
+    if connection.execute(_PUT, values).rowcount != 1:
+        raise ToolwireError("conflict", f"A response with id '{stored.id}' exists already.")
+
+
+def _get(connection: Connection, id: str, key_id: str) -> StoredResponse | None:
+    import msgspec
+
+    from toolwire.core.items import decode_items
+
+    query = f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND key_id = ?"
+    row = connection.execute(query, (id, key_id)).fetchone()
+    if row is None:
+        return None
+    values = (*row[:-2], msgspec.json.decode(row[-2]), decode_items(row[-1]))
+    return StoredResponse(*values)
+
+
+def _referenced(connection: Connection, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
+    import msgspec
+
+    wanted: dict[str, set[str]] = {}  # item ids by response: each response is read once
+    for id in dict.fromkeys(ids):
+        query = "SELECT response_id FROM items WHERE key_id = ? AND id = ?"
+        row = connection.execute(query, (key_id, id)).fetchone()
+        if row is not None:
+            wanted.setdefault(row[0], set()).add(id)
+    found: dict[str, dict[str, Any]] = {}
+    size = 0
+    for response_id, among in wanted.items():
+        query = "SELECT response, input_items FROM responses WHERE id = ? AND key_id = ?"
+        row = connection.execute(query, (response_id, key_id)).fetchone()
+        if row is None:
+            continue
+        size += len(row[0]) + len(row[1])
+        if size > MAX_CHAIN_BYTES:
+            message = "The items that the input refers to are too large."
+            raise ToolwireError("context_length", message, param="input")
+        items = (*msgspec.json.decode(row[0]).get("output", ()), *msgspec.json.decode(row[1]))
+        found.update((item["id"], item) for item in items if item.get("id") in among)
+    return found
+
+
+def _delete(connection: Connection, id: str, key_id: str) -> bool:
+    return connection.execute("DELETE FROM responses WHERE id = ? AND key_id = ?", (id, key_id)).rowcount == 1
+
+
+def _chain(connection: Connection, id: str, key_id: str) -> tuple[Item, ...] | None:
+    from toolwire.core.items import decode_items
+
+    query = "SELECT previous_response_id, turn_items FROM responses WHERE id = ? AND key_id = ?"
+    blobs: list[bytes] = []
+    size = 0
+    link: str | None = id
+    while link is not None:
+        row = connection.execute(query, (link, key_id)).fetchone()
+        if row is None:
+            return None
+        link = row[0]
+        blobs.append(row[1])
+        size += len(row[1])
+        if len(blobs) > MAX_CHAIN or size > MAX_CHAIN_BYTES:
+            message = "The conversation behind previous_response_id is too long."
+            raise ToolwireError("context_length", message, param="previous_response_id")
+    return tuple(item for blob in reversed(blobs) for item in decode_items(blob))
+
+
+# --- retention ----------------------------------------------------------------------------------------------
+
 Run = Callable[[Callable[[Connection], Any], str], Awaitable[Any]]
 
 DAY_S = 86400.0
 SWEEP_EVERY_S = 3600.0
-HANDFUL = 100
-"""How many rows go before others get their turn."""
+BATCH = 100
+"""Rows that one run deletes, so that requests get their turn in between."""
 
-_DUE = "created_at < ? AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.previous_response_id = responses.id AND later.id <> responses.id)"
+_CONTINUES = "later.previous_response_id = responses.id AND later.id <> responses.id"
+_DUE = f"created_at < ? AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE {_CONTINUES})"
 _ENDS = f"SELECT id FROM responses WHERE {_DUE} LIMIT ?"
-_REMOVE = f"DELETE FROM responses WHERE id = ? AND {_DUE} RETURNING previous_response_id"
-_UNTOUCHED = "DELETE FROM conversations WHERE id IN (SELECT id FROM conversations WHERE updated_at < ? LIMIT ?)"
+_DELETE = f"DELETE FROM responses WHERE id = ? AND {_DUE} RETURNING previous_response_id"
+_UNTOUCHED = "SELECT id FROM conversations WHERE updated_at < ? LIMIT ?"
 
 
 class Retention:
-    """The background sweep of one store."""
+    """Deletes old responses, by creation time, and old conversations, by their last change, every hour.
+
+    A response that a younger one continues stays, so a conversation that is still in use stays complete. Each
+    statement is safe to repeat: several nodes may sweep at once.
+    """
 
     def __init__(self, run: Run, days: float, clock: Callable[[], float]) -> None:
         self._run = run
@@ -65,243 +321,35 @@ class Retention:
         if self._days <= 0:
             return 0
         before = self._clock() - self._days * DAY_S
-        removed = 0
-        for remove in (_responses, _conversations):
-            while count := await self._run(partial(remove, before=before), "remove what is too old"):
-                removed += count
-        return removed
+        deleted = 0
+        for delete in (_delete_responses, _delete_conversations):
+            while count := await self._run(partial(delete, before=before), "delete old rows"):
+                deleted += count
+        return deleted
 
     async def _forever(self) -> None:
         while True:
             try:
-                removed = await self.sweep()
-                if removed:
-                    log.info("%d stored rows older than %g days removed", removed, self._days)
+                deleted = await self.sweep()
+                if deleted:
+                    log.info("%d stored rows older than %g days deleted", deleted, self._days)
             except ToolwireError as error:
-                log.warning("what is too old could not be removed, it is tried again later: %s", error)
+                log.warning("old rows could not be deleted, the next attempt is in an hour: %s", error)
             await asyncio.sleep(SWEEP_EVERY_S)
 
 
-def _responses(connection: Connection, before: float) -> int:
-    """From the ends of conversations backwards."""
-    removed = 0
-    for (id,) in connection.execute(_ENDS, (before, HANDFUL)).fetchall():
+def _delete_responses(connection: Connection, before: float) -> int:
+    """Deletes from the ends of conversations backwards."""
+    deleted = 0
+    for (id,) in connection.execute(_ENDS, (before, BATCH)).fetchall():
         link: str | None = id
-        while link is not None and removed < HANDFUL:
-            gone = connection.execute(_REMOVE, (link, before)).fetchall()
-            removed += len(gone)
-            link = gone[0][0] if gone else None
-    return removed
+        while link is not None and deleted < BATCH:
+            rows = connection.execute(_DELETE, (link, before)).fetchall()
+            deleted += len(rows)
+            link = rows[0][0] if rows else None
+    return deleted
 
 
-def _conversations(connection: Connection, before: float) -> int:
-    return connection.execute(_UNTOUCHED, (before, HANDFUL)).rowcount
-
-
-T = TypeVar("T")
-
-MAX_CHAIN = 1000
-"""How many responses a conversation by `previous_response_id` may have; longer ones are refused, not cut."""
-MAX_CHAIN_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
-    """A response as the client may ask for it again.
-
-    `response` is the Response object's JSON as it was sent; `input_items` are this request's own items as wire objects with ids; `items` are the same
-    input and then the output as canonical items, which is what a later turn replays.
-    """
-
-    id: str
-    key_id: str
-    created_at: int
-    model: str
-    status: str
-    previous_response_id: str | None
-    response: bytes
-    input_items: Sequence[dict[str, Any]]
-    items: tuple[Item, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A slice of a list, as OpenAI pages: `has_more` beyond it, in the order asked for."""
-
-    data: list[dict[str, Any]]
-    has_more: bool
-
-
-class Store:
-    """`sqlite:///PATH`, `sqlite://` for memory, or `postgresql://…`. Opens at first use, or by `open`, which says early what is wrong."""
-
-    def __init__(self, url: str, *, retention_days: float = 0, clock: Callable[[], float] = time.time) -> None:
-        self._engine = engine_of(url)
-        self._retention = Retention(self.run, retention_days, clock)
-
-    async def open(self) -> None:
-        """Also begins to remove what is too old, if anything ever is."""
-        await self._engine.run(lambda connection: None, "open")
-        self._retention.start()
-
-    async def close(self) -> None:
-        await self._retention.close()
-        await self._engine.close()
-
-    async def sweep(self) -> int:
-        """Removes now what is older than `retention_days`; how many rows that were."""
-        return await self._retention.sweep()
-
-    async def run(self, work: Callable[[Connection], T], action: str) -> T:
-        """Work on a connection, in a thread that owns it. `action` says what failed; `read` is work that changes nothing and may be tried again."""
-        return await self._engine.run(work, action)
-
-    @property
-    def path(self) -> str:
-        """The file; ":memory:" where there is none on this machine."""
-        return self._engine.path
-
-    @property
-    def reachable(self) -> bool:
-        """False while the last attempt to reach the store's server failed."""
-        return self._engine.reachable
-
-    async def put(self, stored: StoredResponse) -> None:
-        await self._engine.run(lambda connection: _put(connection, stored), "write")
-
-    async def get(self, id: str, key_id: str) -> StoredResponse | None:
-        return await self._engine.run(lambda connection: _get(connection, id, key_id), "read")
-
-    async def delete(self, id: str, key_id: str) -> bool:
-        return await self._engine.run(lambda connection: _delete(connection, id, key_id), "write")
-
-    async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
-        """Every item of the conversation that ends in this response, oldest first. None: a link is missing, or belongs to another key."""
-        return await self._engine.run(lambda connection: _chain(connection, id, key_id), "read")
-
-    async def referenced(self, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
-        """Items of stored responses, input or output, as wire objects by their ids; what is not there is left out."""
-        return await self._engine.run(lambda connection: _referenced(connection, ids, key_id), "read")
-
-    async def input_items(
-        self, id: str, key_id: str, *, limit: int = 20, order: Literal["asc", "desc"] = "desc", after: str | None = None
-    ) -> Page | None:
-        """The request's own items, paged. None: no such response. An `after` that is not there raises `invalid_value`."""
-        stored = await self.get(id, key_id)
-        if stored is None:
-            return None
-        items = list(stored.input_items) if order == "asc" else list(reversed(stored.input_items))
-        if after is not None:
-            places = [place for place, item in enumerate(items) if item.get("id") == after]
-            if not places:
-                raise ToolwireError("invalid_value", f"No item with id '{after}' in this response's input.", param="after")
-            items = items[places[0] + 1 :]
-        return Page(items[:limit], len(items) > limit)
-
-
-# --- rows --------------------------------------------------------------------------------------------------------------------------------------
-
-_COLUMNS = "id, key_id, created_at, model, status, previous_response_id, response, input_items, turn_items"
-
-
-@cache
-def _named_output() -> Any:
-    """Reads of a response only the ids of its output."""
-    import msgspec
-
-    named = msgspec.defstruct("named", [("id", str | None, None)])
-    return msgspec.json.Decoder(msgspec.defstruct("told", [("output", list[named] | None, None)]))  # type: ignore[valid-type]
-
-
-def _put(connection: Connection, stored: StoredResponse) -> None:
-    """One transaction: a crash leaves the whole response or none of it. Putting an id again replaces it, but never another key's."""
-    with connection.transaction():
-        _put_response(connection, stored)
-        ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
-        ids.update(item.id for item in _named_output().decode(stored.response).output or () if item.id is not None)
-        connection.executemany(
-            # the newest response that holds an item is the one that is kept longest
-            "INSERT INTO items (key_id, id, response_id) VALUES (?, ?, ?) ON CONFLICT (key_id, id) DO UPDATE SET response_id = excluded.response_id",
-            [(stored.key_id, id, stored.id) for id in sorted(ids)],  # sorted: two writers never wait for each other in a ring
-        )
-
-
-def _put_response(connection: Connection, stored: StoredResponse) -> None:
-    import msgspec
-
-    from toolwire.core.items import encode_items
-
-    cursor = connection.execute(
-        f"INSERT INTO responses ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at,"
-        " model = excluded.model, status = excluded.status, previous_response_id = excluded.previous_response_id, response = excluded.response,"
-        " input_items = excluded.input_items, turn_items = excluded.turn_items WHERE responses.key_id = excluded.key_id",
-        (
-            stored.id,
-            stored.key_id,
-            stored.created_at,
-            stored.model,
-            stored.status,
-            stored.previous_response_id,
-            stored.response,
-            msgspec.json.encode(list(stored.input_items)),
-            encode_items(stored.items),
-        ),
-    )
-    if cursor.rowcount != 1:
-        raise ToolwireError("conflict", f"A response with id '{stored.id}' exists already.")
-
-
-def _get(connection: Connection, id: str, key_id: str) -> StoredResponse | None:
-    import msgspec
-
-    from toolwire.core.items import decode_items
-
-    row = connection.execute(f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND key_id = ?", (id, key_id)).fetchone()
-    if row is None:
-        return None
-    id, key_id, created_at, model, status, previous, response, input_items, turn_items = row
-    return StoredResponse(id, key_id, created_at, model, status, previous, response, msgspec.json.decode(input_items), decode_items(turn_items))
-
-
-def _referenced(connection: Connection, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
-    import msgspec
-
-    wanted: dict[str, set[str]] = {}  # by the response that holds them, which is read once
-    for id in dict.fromkeys(ids):
-        row = connection.execute("SELECT response_id FROM items WHERE key_id = ? AND id = ?", (key_id, id)).fetchone()
-        if row is not None:
-            wanted.setdefault(row[0], set()).add(id)
-    found: dict[str, dict[str, Any]] = {}
-    size = 0
-    for response_id, among in wanted.items():
-        row = connection.execute("SELECT response, input_items FROM responses WHERE id = ? AND key_id = ?", (response_id, key_id)).fetchone()
-        if row is None:
-            continue
-        size += len(row[0]) + len(row[1])
-        if size > MAX_CHAIN_BYTES:
-            raise ToolwireError("context_length", "The items that the input refers to are too large.", param="input")
-        items = (*msgspec.json.decode(row[0]).get("output", ()), *msgspec.json.decode(row[1]))
-        found.update((item["id"], item) for item in items if item.get("id") in among)
-    return found
-
-
-def _delete(connection: Connection, id: str, key_id: str) -> bool:
-    return connection.execute("DELETE FROM responses WHERE id = ? AND key_id = ?", (id, key_id)).rowcount == 1
-
-
-def _chain(connection: Connection, id: str, key_id: str) -> tuple[Item, ...] | None:
-    from toolwire.core.items import decode_items
-
-    blobs: list[bytes] = []
-    size = 0
-    link: str | None = id
-    while link is not None:
-        row = connection.execute("SELECT previous_response_id, turn_items FROM responses WHERE id = ? AND key_id = ?", (link, key_id)).fetchone()
-        if row is None:
-            return None
-        link = row[0]
-        blobs.append(row[1])
-        size += len(row[1])
-        if len(blobs) > MAX_CHAIN or size > MAX_CHAIN_BYTES:
-            raise ToolwireError("context_length", "The conversation behind previous_response_id is too long.", param="previous_response_id")
-    return tuple(item for blob in reversed(blobs) for item in decode_items(blob))
+def _delete_conversations(connection: Connection, before: float) -> int:
+    query = f"DELETE FROM conversations WHERE id IN ({_UNTOUCHED})"
+    return connection.execute(query, (before, BATCH)).rowcount

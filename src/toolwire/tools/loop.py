@@ -10,16 +10,18 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from toolwire.core import events
 from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Event
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.tools.contract import Asking, Outcome, ToolCall
 from toolwire.tools.executor import Executor
-from toolwire.wire.sse import SseReader
+from toolwire.wire.chat.encode import usage_object
 
 Message = dict[str, Any]
 LEAST_S = 30.0
@@ -73,9 +75,9 @@ Happening = SaidText | ThoughtText | Called | Did | Ended
 
 
 class Model(Protocol):
-    """A chat completions endpoint: the chunks of a streamed answer. Raises `ModelFailed`."""
+    """A model that takes chat completions requests: the events of its answer. Raises `ModelFailed`."""
 
-    def stream(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]: ...
+    def events(self, body: dict[str, Any]) -> AsyncGenerator[list[Event], None]: ...
 
 
 class ModelFailed(Exception):
@@ -117,9 +119,9 @@ class Conversation:
             last = round_number == self.budget.rounds or spent >= self.budget.seconds or shared >= self.budget.shared_bytes
             until = started + max(self.budget.seconds - spent, LEAST_S if last else 0)
             try:
-                async with aclosing(self._ask(tools, final=last)) as chunks:
-                    while (chunk := await _next(chunks, until)) is not None:
-                        for happening in answer.read(chunk):
+                async with aclosing(self.model.events(self._request(tools, final=last))) as batches:
+                    while (batch := await _next(batches, until)) is not None:
+                        for happening in answer.read(batch):
                             yield happening
             except TimeoutError:
                 self._keep(answer, cut=True)
@@ -151,18 +153,10 @@ class Conversation:
                 yield Did(outcome)
                 shared += len(json.dumps(outcome.result, ensure_ascii=False).encode("utf-8", "replace")) if outcome.status == "done" else 0
 
-    async def _ask(self, tools: list[dict[str, Any]], final: bool) -> AsyncGenerator[dict[str, Any], None]:
-        body: dict[str, Any] = {
-            **self.options,
-            "model": self.name,
-            "messages": self.messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if tools:
-            body |= {"tools": tools, **({"tool_choice": "none"} if final else {})}
-        async for chunk in self.model.stream(body):
-            yield chunk
+    def _request(self, tools: list[dict[str, Any]], final: bool) -> dict[str, Any]:
+        """`final`: the model answers without further calls."""
+        body: dict[str, Any] = {**self.options, "model": self.name, "messages": self.messages, "stream": True}
+        return {**body, "tools": tools, **({"tool_choice": "none"} if final else {})} if tools else body
 
     async def _execute(self, calls: tuple[ToolCall, ...]) -> list[Outcome]:
         """Runs the round's calls. Every call has a result in the history already, whatever happens: a conversation with holes can not go on."""
@@ -180,10 +174,10 @@ class Conversation:
             self.messages.append(message)
 
 
-async def _next(chunks: AsyncGenerator[dict[str, Any], None], until: float) -> dict[str, Any] | None:
-    """The next chunk, None at the end. Raises `TimeoutError` when it is too late for it."""
+async def _next(batches: AsyncGenerator[list[Event], None], until: float) -> list[Event] | None:
+    """The next batch, None at the end. Raises `TimeoutError` when it is too late for it."""
     async with asyncio.timeout(until - time.monotonic()):
-        return await anext(chunks, None)
+        return await anext(batches, None)
 
 
 def marked(result: Any) -> str:
@@ -202,24 +196,22 @@ class _Answer:
         self.finish: str | None = None
         self.usage: dict[str, Any] = {}
 
-    def read(self, chunk: dict[str, Any]) -> list[Happening]:
-        self.usage = chunk.get("usage") or self.usage
+    def read(self, batch: list[Event]) -> list[Happening]:
         out: list[Happening] = []
-        for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
-            if delta.get("reasoning_content"):
-                out.append(ThoughtText(delta["reasoning_content"]))
-            text = delta.get("content") or delta.get("refusal")
-            if text:
-                self._text.append(text)
-                out.append(SaidText(text))
-            for call in delta.get("tool_calls") or ():
-                kept = self._calls.setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
-                function = call.get("function") or {}
-                kept["id"] = call.get("id") or kept["id"]
-                kept["name"] = function.get("name") or kept["name"]
-                kept["arguments"] += function.get("arguments") or ""
-            self.finish = choice.get("finish_reason") or self.finish
+        for event in batch:
+            if isinstance(event, events.Thought):
+                out.append(ThoughtText(event.text))
+            elif isinstance(event, events.Text | events.Refusal):
+                self._text.append(event.text)
+                out.append(SaidText(event.text))
+            elif isinstance(event, events.CallBegin):
+                self._calls[event.index] = {"id": event.id or "", "name": event.name, "arguments": ""}
+            elif isinstance(event, events.CallArgs) and event.index in self._calls:
+                self._calls[event.index]["arguments"] += event.delta
+            elif isinstance(event, events.Usage):
+                self.usage = usage_object(event)
+            elif isinstance(event, events.Finish):
+                self.finish = event.reason
         return out
 
     @property
@@ -257,23 +249,15 @@ class GatewayModel:
         self._gateway = gateway
         self._caller = caller or Caller()
 
-    async def stream(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    async def events(self, body: dict[str, Any]) -> AsyncGenerator[list[Event], None]:
+        failure: events.Failure | None = None
+        raw = json.dumps(body).encode("utf-8", "replace")
         try:
-            answer = await self._gateway.respond("chat", json.dumps(body).encode("utf-8", "replace"), self._caller)
+            async with aclosing(self._gateway.events(raw, self._caller)) as batches:
+                async for batch in batches:
+                    failure = next((event for event in batch if isinstance(event, events.Failure)), failure)
+                    yield batch
         except ToolwireError as error:
-            raise ModelFailed(error.failure.message) from error
-        assert answer.stream is not None
-        reader, failed = SseReader(), ""
-        async with aclosing(answer.stream) as blocks:  # type: ignore[type-var]
-            async for block in blocks:  # to its very end: who leaves a stream before has cancelled it
-                for event in reader.feed(block):
-                    data = event if isinstance(event, bytes) else event.data
-                    if data == b"[DONE]" or failed:
-                        continue
-                    chunk: dict[str, Any] = json.loads(data)
-                    if "error" in chunk:
-                        failed = str((chunk["error"] or {}).get("message") or "the model failed")
-                    else:
-                        yield chunk
-        if failed:
-            raise ModelFailed(failed)
+            failure = error.failure
+        if failure is not None:
+            raise ModelFailed(failure.message)

@@ -105,7 +105,6 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
 
 TABLE = _expanded()
-_JUST_DELTA: Actions = (DELTA,)
 IDLE = TABLE["idle"]
 IN_TEXT = TABLE["text"]
 """The row of an order whose open item is a text."""
@@ -135,8 +134,6 @@ class Order:
         return self.row is TABLE["ended"]
 
     def feed(self, events: Sequence[Event]) -> list[Step]:
-        if self.row is IDLE and 2 <= len(events) <= 3 and (told := self._told_at_once(events)):
-            return told
         steps: list[Step] = []
         for event in events:
             if type(event) is Text:
@@ -150,34 +147,15 @@ class Order:
                 symbol = "args" if text and event.index == self._source else "stray" if text else "nothing"
             else:
                 symbol, text = self._read(event)
-            actions = self.row[symbol]
-            if actions == _JUST_DELTA:  # nearly every event
-                steps.append(Delta(self._item, text))
-                self._bare = False
-                continue
-            for action in actions:
+            for action in self.row[symbol]:
                 if action is DELTA:
                     steps.append(Delta(self._item, text))
+                    self._bare = False
                 elif action is OPEN:
                     steps.append(Open(self._opened(event, symbol)))
                 else:
                     self._act(action, event, text, steps)
         return steps
-
-    def _told_at_once(self, events: Sequence[Event]) -> list[Step] | None:
-        """What the table makes of a text and its end, which is what most answers are that come at once. None: it is something else."""
-        first, last = events[0], events[-1]
-        if type(first) is not Text or type(last) is not Finish or not first.text:
-            return None
-        if len(events) == 3:
-            used = events[1]
-            if type(used) is not Usage:
-                return None
-            self.usage = used
-        item = self._item = Item("text", self._items)
-        self._items += 1
-        self._enter("ended")
-        return [Open(item), Delta(item, first.text), Close(item, "incomplete" if last.reason in CUT else "completed"), End(self._reason(last.reason))]
 
     def finish(self) -> list[Step]:
         """The backend stopped. Gives no steps when the run has ended properly."""

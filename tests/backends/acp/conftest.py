@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from doubles import acp_agent
 from toolwire.backends.acp import AcpBackend, AcpOptions
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError
@@ -164,7 +165,7 @@ def agent(tmp_path: Path, log: Log, backends: list[AcpBackend], request: pytest.
     def make(*prompts: list[dict[str, Any]], script: dict[str, Any] | None = None, **options: Any) -> AcpBackend:
         path = tmp_path / f"script-{len(backends)}.json"
         path.write_text(json.dumps({"prompts": list(prompts) or None, "log": str(log.path), **(script or {})}))
-        command = (sys.executable, "-m", "doubles.acp_agent", str(path))
+        command = (sys.executable, acp_agent.__file__, str(path))
         given = {"profile": "opencode", "settle_ms": 60, "timeout_s": 20.0, **options}
         made = AcpBackend("m", AcpOptions(command, **given))
         backends.append(made)

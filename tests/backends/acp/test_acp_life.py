@@ -91,11 +91,12 @@ async def test_memory_is_flat_over_many_turns(agent: Agent, talk: Talks) -> None
 
 OWNER = """
 import asyncio, json, sys
+from doubles import acp_agent
 from toolwire.backends.acp import AcpBackend, AcpOptions
 from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 
 async def main():
-    backend = AcpBackend("m", AcpOptions((sys.executable, "-m", "doubles.acp_agent", sys.argv[1])))
+    backend = AcpBackend("m", AcpOptions((sys.executable, acp_agent.__file__, sys.argv[1])))
     live = backend.open(Turn("chat", "m", (Message("user", (TextPart("x"),)),), tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto")))
     async for batch in live.segment():
         pass

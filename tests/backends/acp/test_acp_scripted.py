@@ -364,7 +364,7 @@ async def test_a_required_call_is_asked_for_again_and_then_fails_clearly(agent: 
     client = talk(agent([{"say": "I would rather talk."}], [OSLO, {"say": "{result}"}]))
     first = await client.say("Weather?", tool_choice="required")
     assert first.calls == [("get_weather", {"city": "Oslo"})] and first.text == ""
-    assert "must call one of your tools" in log.prompts()[0] and "made none" in log.prompts()[1]
+    assert "must call one of your tools" in log.prompts()[0] and "did not make the tool call" in log.prompts()[1]
     failure = await talk(agent([{"say": "No."}])).failure("Weather?", tool_choice="required")
     assert failure.kind == "no_tool_call"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from doubles import cursor_bridge
 from doubles.cursor_bridge import FakeCursorBridge
 from toolwire.backends.cursor import CursorBackend, CursorOptions
 
@@ -58,8 +59,7 @@ class Launcher:
         self._script.write_text(json.dumps(script))
         words = [
             sys.executable,
-            "-m",
-            "doubles.cursor_bridge",
+            str(Path(cursor_bridge.__file__).parent),
             "--log",
             str(self._log),
             *(["--script", str(self._script)] if script else []),

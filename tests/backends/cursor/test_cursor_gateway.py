@@ -433,7 +433,7 @@ async def test_a_required_call_is_asked_for_in_words_and_once_more(table: Any, j
     body, _ = await send(table, judge, "chat", ask("chat", tool_choice="required"), False)
     assert [call[1] for call in calls_of("chat", body)] == ["get_weather"] and text_of("chat", body) == ""
     prompts = [sent["message"]["text"] for sent in bridge.bodies("Send")]
-    assert "must call" in prompts[0] and "made none" in prompts[1]
+    assert "must call" in prompts[0] and "did not make the tool call" in prompts[1]
     bridge.play([{"text": "No."}])
     named = ask("chat", tool_choice={"type": "function", "function": {"name": "write"}})
     failure = await refused(table, named)

@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from doubles.cursor_bridge import DEFAULT, VERSION, FakeCursorBridge
+sys.path[:1] = [str(Path(__file__).resolve().parents[2])]  # an agent's process inherits no PYTHONPATH
+
+from doubles.cursor_bridge import DEFAULT, VERSION, FakeCursorBridge  # noqa: E402
 
 
 def _arguments() -> argparse.Namespace:

@@ -123,12 +123,10 @@ class _Job:
     async def work(self, run: AgentRun) -> None:
         turn, backend = self._turn, self._backend
         session = await self._prompted(run)
-        if run.lacks_call and session.saw_tools:
-            run.reason = await session.prompt(run, [{"type": "text", "text": history.demand_again(turn.tool_choice)}])
         if run.lacks_call and not session.saw_tools:
             words = f"{backend.profile.title} did not look at the client's tools: it seems to ignore the MCP servers of a session."
             raise ToolwireError("no_tool_call", words, param="tool_choice")
-        if run.lacks_call or run.failed or not session.alive:
+        if run.failed or not session.alive:
             await backend.let_go(session)
         else:
             await backend.keep(turn, run, session)

@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, Turn
 
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
-AGAIN = "A tool call is required, and you made none. Call {what} now."
 
 
 def words(parts: Iterable[Part]) -> str:
@@ -93,10 +92,6 @@ def demand(choice: ToolChoice) -> str:
     if choice.mode != "required":
         return ""
     return f"You must call {_wanted(choice)} before you answer."
-
-
-def demand_again(choice: ToolChoice) -> str:
-    return AGAIN.format(what=_wanted(choice))
 
 
 def _wanted(choice: ToolChoice) -> str:

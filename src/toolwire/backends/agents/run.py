@@ -16,11 +16,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from toolwire.backends.agents.history import Entry, call_entry, entries, result_entry
-from toolwire.backends.base import Batch, LiveRun
+from toolwire.backends.base import Batch, FrameTap, LiveRun, frame_tap
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Text, Thought, Usage
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, FinishReason, Text, Thought, Usage
 from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
-from toolwire.observe.trace import FrameTap, frame_tap
 
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
@@ -72,8 +71,6 @@ class AgentRun:
         self._index = 0
         self._numbers = itertools.count(1)
         self._end: Finish | Failure | None = None
-        self._required = turn.tool_choice.mode == "required" and bool(turn.offered())
-        self._held = 0
         self._over: asyncio.Future[None] | None = None
         self.tap: FrameTap | None = None
         """What takes the raw frames of the response that is being read."""
@@ -93,9 +90,6 @@ class AgentRun:
     def text(self, text: str) -> None:
         if not text or self._end is not None:
             return
-        if self._required and not self.called:
-            self._held += len(text)  # a call must come first: what is said before it is dropped, and counted
-            return
         self._saying.append(text)
         self._push(Text(text))
 
@@ -108,8 +102,8 @@ class AgentRun:
 
     @property
     def lacks_call(self) -> bool:
-        """A call is required, and none was made yet: the agent is worth asking once more."""
-        return self._required and not self.called
+        """A call is required, and none was made yet."""
+        return self.turn.tool_choice.mode == "required" and bool(self.turn.offered()) and not self.called
 
     @property
     def failed(self) -> bool:
@@ -160,10 +154,7 @@ class AgentRun:
         try:
             await self._work(self)
             self.finished = True
-            if self.lacks_call:
-                words = "tool_choice requires a call, but the agent did not make one, also when asked again."
-                self.fail(Failure("no_tool_call", words, param="tool_choice"))
-            elif self._end is None:
+            if self._end is None:
                 self._end = Finish(self.reason)
         except ToolwireError as error:
             self.fail(error.failure)
@@ -199,9 +190,6 @@ class AgentRun:
                 if not overdue:
                     continue
             if self._end is not None:
-                if self._held:
-                    yield [Dropped("retry", self._held)]
-                    self._held = 0
                 yield [self._end]
                 return
             waiting = bool(self._asked)

@@ -113,11 +113,6 @@ def demand(choice: ToolChoice) -> str:
     return f"You must call the tool {choice.name} now." if choice.name else "You must call at least one of your tools now."
 
 
-def correction(choice: ToolChoice) -> str:
-    what = f"the tool {choice.name}" if choice.name else "one of your tools"
-    return f"You did not call a tool, but a call is required. Call {what} now."
-
-
 # --- the form of the answer ----------------------------------------------------------------------------------------------------------------------
 
 

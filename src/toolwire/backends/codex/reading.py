@@ -52,10 +52,6 @@ class ThreadReader:
     def begin(self) -> None:
         """A new answer of ours begins, on the same thread."""
         self._before = self._total
-        self.again()
-
-    def again(self) -> None:
-        """The same answer is tried once more, by another turn; its tokens add up."""
         self._error: wire.TurnError | None = None
         self._spoke = self._summarizing = False
         self._index = 0

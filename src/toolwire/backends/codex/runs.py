@@ -1,26 +1,24 @@
 """A run on a Codex that has the client's tools natively (0.133 and later): it can hold its calls open between two HTTP requests.
 
 The thread starts bare: the turn's items are injected as they are, and the turn begins without an input of its own. What Codex can not be told
-(`tool_choice`) is done by what it is told of: no tools, only these tools, one more attempt.
+(`tool_choice`) is done by what it is told of: no tools, or only these tools.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
 from typing import Any
 
-from toolwire.backends.base import Batch
+from toolwire.backends.base import Batch, FrameTap, frame_tap
 from toolwire.backends.codex import items
 from toolwire.backends.codex.options import CodexOptions, Features
 from toolwire.backends.codex.reading import ThreadReader
 from toolwire.backends.codex.thread import AFTER_ANSWER_S, OpenThread, Thread, ending, next_message, opened
 from toolwire.backends.codex.worker import RequestError
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallBegin, Dropped, Event, Failure, Finish, Text
+from toolwire.core.events import Event, Failure, Finish
 from toolwire.core.turn import ImagePart, Item, Message, Result, TextPart, Turn
-from toolwire.observe.trace import FrameTap, frame_tap
 
 
 def thread_params(turn: Turn, options: CodexOptions, cwd: str, features: Features) -> dict[str, Any]:
@@ -60,8 +58,6 @@ class DynamicRun:
         self._tools = turn.offered()  # Codex knows no tool_choice, so it is told of no others
         self._reader = ThreadReader(frozenset(tool.name for tool in self._tools), turn.parallel)
         self._thread: Thread | None = None
-        self._required = turn.tool_choice.mode == "required" and bool(self._tools)
-        self._corrected = False
         self._over = False
         self._pending: tuple[str, ...] = ()
         self._tap = frame_tap()
@@ -79,13 +75,13 @@ class DynamicRun:
         try:
             if self._thread is None:
                 await self._start()
-            async with aclosing(self._batches()) as batches:
-                async for batch in batches:
-                    last = batch[-1]
-                    if isinstance(last, Finish | Failure):
-                        end = last
-                        if not self._pending:
-                            await self._close(served=True)
+            while end is None:
+                batch = await self._read()
+                if batch and isinstance(batch[-1], Finish | Failure):
+                    end = batch[-1]
+                    if not self._pending:
+                        await self._close(served=True)
+                if batch:
                     yield batch
         except ToolwireError as error:
             failure = error.failure
@@ -111,7 +107,7 @@ class DynamicRun:
     # --- inside --------------------------------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        extra = (items.output_words(self._turn.output), items.demand(self._turn.tool_choice) if self._required else "")
+        extra = (items.output_words(self._turn.output), items.demand(self._turn.tool_choice) if self._tools else "")
         injected = items.history(self._turn, extra)
         begin = turn_params(self._turn, self._options)
         params = {**thread_params(self._turn, self._options, self._cwd, self._features), "experimentalRawEvents": True, "environments": []}
@@ -131,36 +127,6 @@ class DynamicRun:
         self._reader.turn_id = ""
         await self._thread.begin(params)
         self._reader.turn_id = self._thread.turn_id
-
-    async def _batches(self) -> AsyncGenerator[Batch, None]:
-        held: Batch = []  # text that waits for a call that must come
-        while True:
-            batch = await self._read()
-            end = batch[-1] if batch and isinstance(batch[-1], Finish | Failure) else None
-            if not self._required:
-                if batch:
-                    yield batch
-            elif any(isinstance(event, CallBegin) for event in batch):
-                self._required = False
-                yield [*held, *batch]
-                held = []
-            elif end == Finish("stop"):
-                if self._corrected:
-                    yield [*self._reader.usage(), self._no_call()]
-                    return
-                self._corrected = True
-                yield [Dropped("retry", max(1, sum(len(event.text) for event in held + batch if isinstance(event, Text))))]
-                held = []
-                self._reader.again()
-                words = items.correction(self._turn.tool_choice)
-                await self._begin({**turn_params(self._turn, self._options), "input": [{"type": "text", "text": words}]})
-                continue
-            elif end is not None:  # cut, filtered or failed: what there is, is the answer
-                yield [*held, *batch] if isinstance(end, Finish) else batch
-            else:
-                held += batch
-            if end is not None:
-                return
 
     async def _read(self) -> Batch:
         """What is there now; the end with it, once it is known."""
@@ -191,11 +157,6 @@ class DynamicRun:
     def _calls_end(self) -> Batch:
         self._pending = tuple(self._reader.calls)
         return [*self._reader.usage(), Finish("tool_calls")]
-
-    def _no_call(self) -> Failure:
-        wanted = f"the tool '{self._turn.tool_choice.name}'" if self._turn.tool_choice.name else "a tool"
-        words = f"tool_choice requires a call, but the model did not call {wanted}, also when asked again."
-        return Failure("no_tool_call", words, param="tool_choice")
 
     async def _close(self, served: bool) -> None:
         self._over = True

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from toolwire.backends.agents.history import Idle, demand_again, fingerprint, fresh_prompt, images, known_part, news, next_prompt
+from toolwire.backends.agents.history import Idle, fingerprint, fresh_prompt, images, known_part, news, next_prompt
 from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch
 from toolwire.backends.cursor.bridge import Bridge, share
@@ -127,10 +127,8 @@ class _Talk:
         if self._session is None:
             self._session = await self._backend.fresh(turn)
             await self._session.say(run, fresh_prompt(turn), images(turn.items))
-        if run.lacks_call:
-            await self._session.say(run, demand_again(turn.tool_choice))
         session, self._session = self._session, None
-        if run.lacks_call or run.failed or self._backend.closed:
+        if run.failed or self._backend.closed:
             await session.close()
         else:
             self._backend.keep(run, session)

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from toolwire.backends.base import Batch
+from toolwire.backends.base import Batch, frame_tap
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions
 from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
-from toolwire.observe.trace import frame_tap
 
 if TYPE_CHECKING:
     import httpx2

@@ -16,13 +16,12 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
-from toolwire.backends.base import Batch
+from toolwire.backends.base import Batch, FrameTap, frame_tap
 from toolwire.backends.openai.carrier import Carrier, Reply, carrier, decoded
 from toolwire.backends.openai.direct import Request
 from toolwire.backends.openai.discover import Asker, facts_of, identify, list_models
@@ -36,8 +35,6 @@ from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Turn
-from toolwire.observe.tape import FRAME, FULL, LARGE
-from toolwire.observe.trace import Trace, watched
 from toolwire.wire.sse import encode
 
 USER_AGENT = "toolwire"
@@ -92,18 +89,18 @@ class OpenAIBackend:
         echo = Echo(given_beginning(turn)) if profile.prefill else None
         reader: AnswerReader | None = None
         response: Reply | None = None
-        trace = watched()
-        if trace is not None:
-            trace.frame("sent", body)
+        tap = frame_tap()
+        if tap is not None:
+            tap("sent", body)
         try:
             response = await self._way().post(self._chat_url, self._headers, self._request, body)
             if "content-encoding" in response.headers:
                 response = decoded(response)
             if response.status != 200:
-                yield [await self._failed(response, asked, trace)]
+                yield [await self._failed(response, asked, tap)]
             elif _is_stream(response, turn):
                 reader = self._reader(turn)
-                blocks = _Blocks(response, reader, trace, limit=None if turn.stream else BODY_LIMIT)
+                blocks = _Blocks(response, reader, tap, limit=None if turn.stream else BODY_LIMIT)
                 while not reader.ended:
                     batch = blocks.read(await (blocks.last() if reader.finishing else response.read()))
                     if batch:
@@ -111,7 +108,7 @@ class OpenAIBackend:
                             batch, asked = self._healed(batch, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
             else:
-                whole = await _read_body(response, trace)
+                whole = await _read_body(response, tap)
                 batch = plain(whole) or self._healed(self._reader(turn).read_body(whole), asked)
                 yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
@@ -174,7 +171,7 @@ class OpenAIBackend:
             self._carrier.users.add(self)
         return self._carrier
 
-    async def _failed(self, response: Reply, asked: frozenset[Refused], trace: Trace | None) -> Failure:
+    async def _failed(self, response: Reply, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
         body = b""
         try:
             async with asyncio.timeout(END_MARK_S):
@@ -183,8 +180,8 @@ class OpenAIBackend:
         except (TransportFault, TimeoutError):
             body = b""
         body = body[:ERROR_BODY_LIMIT]
-        if trace is not None:
-            trace.frame(f"status {response.status}", body)
+        if tap is not None:
+            tap(f"status {response.status}", body)
         failure = http_failure(response.status, response.headers, body, self._secrets)
         return self._refusal(failure, words_of(body), asked, body) if response.status in STATUSES else failure
 
@@ -229,11 +226,10 @@ def _is_stream(response: Reply, turn: Turn) -> bool:
 class _Blocks:
     """The blocks of a stream, and what becomes of each. A `limit` of bytes holds where the answer is not passed on as it comes."""
 
-    __slots__ = ("_frames", "_left", "_reader", "_response", "_trace", "_until")
+    __slots__ = ("_left", "_reader", "_response", "_tap", "_until")
 
-    def __init__(self, response: Reply, reader: AnswerReader, trace: Trace | None, limit: int | None) -> None:
-        self._response, self._reader, self._trace, self._left = response, reader, trace, limit
-        self._frames = None if trace is None else trace.lane(FRAME)
+    def __init__(self, response: Reply, reader: AnswerReader, tap: FrameTap | None, limit: int | None) -> None:
+        self._response, self._reader, self._tap, self._left = response, reader, tap, limit
         self._until: float | None = None
 
     async def last(self) -> bytes:
@@ -256,15 +252,12 @@ class _Blocks:
             self._left -= len(block)
             if self._left < 0:
                 raise _too_large()
-        frames = self._frames
-        if frames is not None:
-            frames += (perf_counter(), block, b"")
-            if len(frames) >= FULL or len(block) > LARGE:
-                self._trace.pack(frames)  # type: ignore[union-attr]
+        if self._tap is not None:
+            self._tap("read", block)
         return self._reader.feed(block)
 
 
-async def _read_body(response: Reply, trace: Trace | None) -> bytes:
+async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
     while (rest := response.rest()) is None:
@@ -273,8 +266,8 @@ async def _read_body(response: Reply, trace: Trace | None) -> bytes:
         if size > BODY_LIMIT:
             raise _too_large()
     body = b"".join((*blocks, rest)) if blocks else rest
-    if trace is not None:
-        trace.frame("body", body)
+    if tap is not None:
+        tap("body", body)
     return body
 
 

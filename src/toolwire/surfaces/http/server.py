@@ -31,7 +31,6 @@ from toolwire.cluster.workers import Tell, Workers
 from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.logs import say
 from toolwire.settings.types import ConfigError, ServerSettings, Settings
-from toolwire.store import opening as storing
 from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.protocol import GuardedProtocol, guard
@@ -118,7 +117,7 @@ def _silent(gateway: Gateway) -> None:
 
 async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: Part, tell: Tell) -> int:
     """Serves in this process. `tell` learns when it is ready, and the path of the pages' one-time link."""
-    async with storing.opened(Store(settings.store.url, retention_days=settings.store.retention_days)) as store:
+    async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)
         await gateway.start()
         try:

@@ -15,7 +15,6 @@ from typing import Any
 from toolwire.core.shown import as_json, one_line
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
-from toolwire.store import opening as storing
 from toolwire.store.store import Store
 from toolwire.surfaces import cards
 from toolwire.surfaces.tables import table
@@ -32,7 +31,7 @@ def run_approvals(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    async with storing.opened(store):
+    async with store:
         value, lines = await _DO[arguments.action](Approvals(store), arguments)
     print(as_json(value) if arguments.json else "\n".join(lines))
     return 0

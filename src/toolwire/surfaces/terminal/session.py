@@ -18,7 +18,6 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.discover import with_discovered
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, Settings
-from toolwire.store import opening as storing
 from toolwire.store.store import Store
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.contract import WITH_TOOLS, Asking, Tool
@@ -140,7 +139,7 @@ async def opened(
     settings: Settings, vault: str | None, name: str, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S
 ) -> AsyncIterator[TerminalSession]:
     """A session, with its vault opened. Closing it closes all."""
-    async with storing.opened(Store(settings.store.url)) as store:
+    async with Store(settings.store.url) as store:
         gateway = Gateway(settings, store=store)
         try:
             await gateway.start()

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.pipeline import Gateway
-from toolwire.observe.tape import weight
+from toolwire.observe.trace import weight
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.surfaces.web.tools import Preferences, Toolroom

@@ -226,8 +226,13 @@ class ChatBody:
     def dropped(self) -> dict[str, int]:
         return self._choices.dropped
 
-    def feed(self, events: Sequence[Event], choice: int = 0) -> None:
+    def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
+        """Nothing is sent before the body is complete."""
         self._fold(self._choices.orders[choice].feed(events), choice)
+        return b""
+
+    def say(self, text: str) -> bytes:
+        return self.feed([Text(text)])
 
     def body(self) -> dict[str, Any]:
         """The chat completion object."""

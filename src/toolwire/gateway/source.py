@@ -1,0 +1,112 @@
+"""A run of a backend as the loop reads it, and a stream whose first block has been read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+
+from toolwire.backends.base import Batch, LiveRun
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure, Finish, Usage
+from toolwire.core.turn import Result
+from toolwire.gateway.parked import Park
+from toolwire.gateway.timeouts import Timeouts, has_words
+
+log = logging.getLogger("toolwire.gateway")
+CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
+
+
+class Source:
+    """One run of the backend, as the loop reads it. However a run ends badly, the loop sees a `Failure`."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        run: Callable[[], AsyncGenerator[Batch, None]],
+        live: LiveRun | None = None,
+        resumed: Park | None = None,
+        results: Mapping[str, Result] | None = None,
+    ) -> None:
+        self.live, self.resumed = live, resumed
+        self.number = 0
+        """Under which the journal records its batches."""
+        self.is_silent = True
+        """It has not said anything yet: another source may be read instead."""
+        self.is_complete = self.is_parked = False
+        self._model, self._run, self._results = model, run, results
+        self._batches: AsyncGenerator[Batch, None] | None = None
+        self._begun = False
+
+    async def pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch | None:
+        """The next batch. None: nothing came within the grace time."""
+        if not grace_s:
+            return await self._pull(timeouts)
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self._pull(timeouts)
+        except TimeoutError:
+            return None
+
+    async def _pull(self, timeouts: Timeouts | None) -> Batch:
+        try:
+            if self._batches is None:
+                if self.live is not None and self._results is not None:
+                    await self.live.answer(self._results)
+                self._batches = self._run()
+            if timeouts is None:
+                return await self._batches.__anext__()
+            batch = await timeouts.batch(self._batches.__anext__(), self._begun)
+            self._begun = self._begun or has_words(batch)
+            return batch
+        except StopAsyncIteration:
+            return [CUT]
+        except ToolwireError as error:
+            return [error.failure]
+        except Exception:
+            log.exception("the run of model %s failed", self._model)
+            return [Failure("backend", "The model's backend failed.")]
+
+    async def close(self) -> None:
+        """Ends the run at the backend, unless it is parked."""
+        if self._batches is not None:
+            await self._batches.aclose()
+        if self.live is not None and not self.is_parked:
+            await self.live.cancel()
+
+
+class Opened:
+    """A stream whose first block has already been read. Closing it ends the run, also when nothing was read yet."""
+
+    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
+        self._first: bytes | None = first
+        self._rest = rest
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return await self._rest.__anext__()
+
+    async def aclose(self) -> None:
+        await self._rest.aclose()
+
+
+async def nothing() -> AsyncGenerator[Batch, None]:
+    """The run of a request that only asks for its input to be kept."""
+    yield [Usage(0, 0), Finish("stop")]
+
+
+def failed(failure: Failure) -> Source:
+    """The source of a turn that the queue does not admit: no other source would be admitted either."""
+
+    async def run() -> AsyncGenerator[Batch, None]:
+        yield [failure]
+
+    source = Source("", run=run)
+    source.is_silent = False
+    return source

@@ -1,0 +1,285 @@
+"""What lies between a backend's events and the client's bytes, for one choice of an answer.
+
+    batch ─▶ interpret ─▶ required call ─▶ policy ─▶ output mode ─▶ writer ─▶ block
+
+Law 1: the stages do no I/O and know nothing of time, tasks or transports. The loop that drives them is in `run.py`; the
+journal drives the same stages when it computes the events of a recorded turn.
+
+There is one shortcut: a batch that is one piece of text, in a turn where no stage would change it, goes straight to the
+writer. A property test holds it to the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Usage
+from toolwire.core.ids import IdFactory
+from toolwire.core.policy import Policy
+from toolwire.gateway.account import Account
+from toolwire.gateway.interpret import Interpreter
+from toolwire.gateway.plan import Plan
+from toolwire.wire.obsidian import ObsidianXml
+
+HELD_LIMIT = 4 * 1024 * 1024
+"""Characters that may wait for a required call. A model that writes more does not make one."""
+EVENT_SIZE = 100
+"""What an event counts for besides its text."""
+SLICE = 256
+"""Characters of a long text that are read at once. Between two slices the loop may let other turns run."""
+
+
+class Writer(Protocol):
+    """Turns events into what the client gets: the encoder of an API, or the fold of a body."""
+
+    def feed(self, events: list[Event], choice: int) -> bytes: ...
+
+    def say(self, text: str) -> bytes:
+        """As `feed`, for one piece of text of the only choice."""
+        ...
+
+
+class Stages:
+    """The stages of one choice under one plan. `begin` starts a run of the backend: the first one, or a second attempt."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        writer: Writer,
+        account: Account,
+        ids: IdFactory,
+        choice: int = 0,
+        alone: bool = True,
+        xml: ObsidianXml | None = None,
+    ) -> None:
+        """`alone`: the answer has no other choice."""
+        self.plan, self.choice = plan, choice
+        self.policy = Policy(plan.rules)
+        account.policies[choice] = self.policy
+        self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
+        self._attempts = 0
+        self._used = Usage(0, 0)
+        self.begin()
+
+    def begin(self, parks: bool = False) -> None:
+        """Reads a run of the backend from its start. `parks`: its calls may wait for their results after the response."""
+        self._parks = parks
+        self._interpreter = Interpreter(self.plan, self._ids, mint=parks)
+        self._required = RequiredCall(self.plan, self._used) if self.plan.is_judged else None
+        self._text: list[str] = []
+        self.names: dict[str, str] = {}
+        """The names of the calls by the ids that the client knows; kept for a run that parks."""
+        self._finished = False
+        self._direct = self._passes_text()
+
+    # --- the batches of a run ------------------------------------------------------------------------------------------
+
+    def feed(self, batch: list[Event]) -> bytes:
+        """What the client gets for a batch of the backend."""
+        if self._direct and len(batch) == 1 and type(batch[0]) is Text:
+            return self._say(batch[0].text)
+        events = self._interpreter.feed(batch)
+        if self._parks:
+            self._remember(events)
+        elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
+            self._direct = self._passes_text()
+            return self._say(events[0].text)
+        if self._required is not None:
+            events = self._required.feed(events)
+        return self._send(events)
+
+    def is_quick(self, batch: list[Event]) -> bool:
+        """Whether the batch can be read at once: finding calls may take microseconds for each character."""
+        return self._direct or not any(type(event) is Text and len(event.text) > SLICE for event in batch)
+
+    def slices(self, batch: list[Event]) -> Iterator[list[Event]]:
+        """The batch in parts that are quick to read."""
+        for event in batch:
+            if not isinstance(event, Text):
+                yield [event]
+                continue
+            for start in range(0, len(event.text), SLICE):
+                if self._direct:
+                    yield [Text(event.text[start:])]
+                    break
+                yield [Text(event.text[start : start + SLICE])]
+
+    def stop(self) -> bytes:
+        """The end of a run that stays silent after its calls."""
+        self.policy.stop()
+        return self._send([])
+
+    def fail(self, failure: Failure) -> bytes:
+        """The answer ends here, whatever the backend still sends."""
+        self._finished = True
+        return self._send([failure])
+
+    # --- what the loop asks --------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether the loop has no use for more of this run."""
+        return self._interpreter.ended or self.policy.cut or self._finished or self.rejected is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the backend itself ended the answer."""
+        return self._interpreter.ended
+
+    @property
+    def is_between_calls(self) -> bool:
+        """Whether a burst of calls may end here, once the backend stays silent for the grace time."""
+        return self.plan.rules.stop_after == "burst" and self.policy.between_calls
+
+    @property
+    def is_parkable(self) -> bool:
+        """Whether the run has ended its response in the way that lets its calls wait."""
+        return self._parks and self._finished and self._interpreter.ended
+
+    @property
+    def minted(self) -> dict[str, str]:
+        """The backend's call ids by those that the client knows."""
+        return self._interpreter.minted
+
+    @property
+    def said(self) -> str:
+        """The text of this response; kept for a run that parks."""
+        return "".join(self._text)
+
+    @property
+    def rejected(self) -> RequiredCall | None:
+        """The attempt, where it lacks its required call or its strict call does not fit."""
+        return self._required if self._required is not None and self._required.rejected else None
+
+    @property
+    def may_ask_again(self) -> bool:
+        return self._attempts == 0 and self._required is not None and not self._required.sent
+
+    def ask_again(self, parks: bool) -> bytes:
+        """The model is asked once more. What it wrote in the first attempt is dropped and counted."""
+        rejected = self._required
+        assert rejected is not None
+        self._attempts, self._used = 1, rejected.used
+        self.begin(parks)
+        return self._send([Dropped("retry", max(1, len(rejected.answer)))])
+
+    # --- inside --------------------------------------------------------------------------------------------------------
+
+    def _send(self, events: list[Event]) -> bytes:
+        events = self.policy.feed(events)
+        if self.policy.cut:
+            events = [*events, *self.policy.end()]
+        if self._xml is not None:
+            events = self._xml.feed(events)
+        self._account.saw(events, self.choice)
+        self._direct = self._passes_text()
+        return self._writer.feed(events, self.choice) if events else b""
+
+    def _say(self, text: str) -> bytes:
+        if self._account.wants_text:
+            self._account.saw([Text(text)], self.choice)
+        return self._writer.say(text)
+
+    @property
+    def _rest_passes(self) -> bool:
+        """Whether everything after the interpreter leaves a piece of text as it is."""
+        return self.policy.lets_text and self._xml is None and (self._required is None or self._required.satisfied) and self._alone
+
+    def _passes_text(self) -> bool:
+        return self._interpreter.as_it_is and not self._parks and self._rest_passes
+
+    def _remember(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Text):
+                self._text.append(event.text)
+            elif isinstance(event, CallBegin):
+                self.names[event.id or ""] = event.name
+            elif isinstance(event, Finish):
+                self._finished = True
+
+
+class RequiredCall:
+    """One attempt of a turn whose calls are judged before they are sent.
+
+    Everything but usage waits while a call is required: an answer without one is not sent. In text that is scanned for
+    calls, a strict call that does not fit its schema rejects the attempt too. A call is never invented.
+    """
+
+    def __init__(self, plan: Plan, before: Usage) -> None:
+        """`before`: what an earlier attempt used."""
+        self._plan = plan
+        self._waiting = plan.required
+        self._checks = plan.scanner is not None  # such calls come complete, in one batch
+        self._before = self.used = before
+        self._held: list[Event] = []
+        self._size = 0
+        self._answer: list[str] = []
+        self.sent = False
+        self.issues: tuple[str, ...] = ()
+        self._without_call = False
+
+    @property
+    def rejected(self) -> bool:
+        return self._without_call or bool(self.issues)
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether text passes from now on."""
+        return not self._waiting and not self._checks
+
+    @property
+    def answer(self) -> str:
+        """What the model wrote."""
+        return "".join(self._answer)
+
+    @property
+    def failure(self) -> Failure:
+        if self.issues:
+            words = f"The model's tool call does not fit the tool's strict schema: {self.issues[0]}"
+            return Failure("invalid_tool_call", words)
+        choice = self._plan.choice
+        wanted = f"the tool '{choice.name}'" if choice.name else "a tool"
+        words = f"tool_choice requires a call, but the model did not call {wanted}, also when asked again."
+        return Failure("no_tool_call", words, param="tool_choice")
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        out: list[Event] = []
+        counted = [event for event in batch if isinstance(event, Usage)]
+        if counted:
+            batch = [event for event in batch if not isinstance(event, Usage)]
+            self.used = self._before + counted[-1]
+        for place, event in enumerate(batch):
+            if isinstance(event, Text):
+                self._answer.append(event.text)
+            if isinstance(event, CallBegin):
+                if self._checks and self._is_invalid(event, batch[place:]):
+                    break
+                self._waiting = False
+                out += self._held
+                self._held = []
+            elif isinstance(event, Finish) and self._waiting:
+                if event.reason in ("stop", "tool_calls"):
+                    self._without_call = True
+                    break
+                self._waiting = False  # cut by length or a filter: what there is, is the answer
+                out += self._held
+            elif isinstance(event, Failure):
+                self._waiting = False
+            (self._held if self._waiting else out).append(event)
+            if self._waiting:
+                self._size += EVENT_SIZE + len(getattr(event, "text", ""))
+                if self._size > HELD_LIMIT:
+                    self._without_call = True
+                    break
+        self.sent = self.sent or bool(out)
+        return [self.used, *out] if counted else out
+
+    def _is_invalid(self, begin: CallBegin, rest: list[Event]) -> bool:
+        end = next((one for one in rest if isinstance(one, CallEnd) and one.index == begin.index), None)
+        if end is None or end.status != "invalid":
+            return False
+        arguments = "".join(one.delta for one in rest if isinstance(one, CallArgs) and one.index == begin.index)
+        self._answer.append(f'{{"name": "{begin.name}", "arguments": {arguments}}}')
+        self.issues = end.issues or ("the arguments are not a JSON object",)
+        return True
