@@ -14,6 +14,7 @@ PURE = [
     *(path for package in ("core", "wire", "emulate") for path in sorted((SOURCE / package).rglob("*.py")) if path.name != "ids.py"),
     SOURCE / "gateway" / "plan.py",
     SOURCE / "gateway" / "interpret.py",
+    SOURCE / "gateway" / "stages.py",
 ]
 IMPURE = {"asyncio", "socket", "aiohttp", "time", "datetime", "random", "secrets", "uuid", "os", "subprocess", "sqlite3", "threading", "uvicorn"}
 
