@@ -15,8 +15,8 @@ import pytest
 
 from toolwire.backends.base import Batch, ParkingBackend
 from toolwire.backends.codex import CodexBackend
+from toolwire.backends.codex.protocol import Notification, ServerRequest
 from toolwire.backends.codex.thread import Thread
-from toolwire.backends.codex.wire import Notification, ServerRequest
 from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage

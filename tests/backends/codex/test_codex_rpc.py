@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.codex.wire import Fault, Notification, Response, RpcPeer, ServerRequest
+from toolwire.backends.codex.protocol import Fault, Notification, Response, RpcPeer, ServerRequest
 
 _values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8), lambda v: st.lists(v, max_size=3)

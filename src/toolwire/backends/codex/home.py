@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolwire.backends.agents.processes import in_memory, private_folder
+from toolwire.backends.codex.config import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
-from toolwire.backends.codex.settings import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.core.errors import ToolwireError
 
 COMMAND_S = 20.0

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from toolwire.backends.base import Batch, frame_tap
+from toolwire.backends.local.completions import FIELDS, LocalReader, grammar_of, render
 from toolwire.backends.local.model import LocalModel, Stream, give_back, lacking, take
 from toolwire.backends.local.options import SMALL, LocalOptions
-from toolwire.backends.local.wire import FIELDS, LocalReader, grammar_of, render
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.turn import Turn
 
