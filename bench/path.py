@@ -69,9 +69,6 @@ class _Reply:
             await turned
         return next(self._blocks, b"")
 
-    def rest(self) -> bytes | None:
-        return None if self._stream else next(self._blocks, b"")
-
     def release(self) -> None: ...
 
 
@@ -91,13 +88,13 @@ class _Wire:
         return True
 
 
-class _Carrier:
+class _Transport:
     session: Any = None
 
     def usable(self) -> bool:
         return True
 
-    async def post(self, url: Any, headers: Any, request: Any, body: bytes) -> _Reply:
+    async def post(self, request: Any, body: bytes) -> _Reply:
         return _Reply(b'"stream":true' in body)
 
     async def leave(self, user: object) -> None: ...
@@ -109,7 +106,7 @@ class _Model(OpenAIBackend):
 
 def _app(journal: str) -> App:
     model = _Model("m", {"base_url": "http://127.0.0.1:1/v1", "tools": "native", "profile": "openai"})
-    model._carrier = _Carrier()  # type: ignore[assignment]
+    model._transport = _Transport()  # type: ignore[assignment]
     settings = Settings(server=ServerSettings(keys=(KEY,)), journal=JournalSettings(contents=journal))  # type: ignore[arg-type]
     return create_app(Gateway(settings, store=None, backends={"m": model}), settings, None)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from toolwire.backends.openai import OpenAIBackend
-from toolwire.backends.openai import carrier as encodings
-from toolwire.backends.openai.carrier import decoded
+from toolwire.backends.openai import transport as encodings
 from toolwire.backends.openai.failures import CutOff
+from toolwire.backends.openai.transport import decoded
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure, Finish, Text
 from toolwire.core.turn import Message, TextPart, Turn
@@ -48,9 +48,6 @@ class Packed:
         self.headers: Mapping[str, str] = {"content-encoding": encoding}
         self._pieces = [data[at : at + size] for at in range(0, len(data), size)]
 
-    def rest(self) -> bytes | None:
-        return None
-
     async def read(self) -> bytes:
         return self._pieces.pop(0) if self._pieces else b""
 
@@ -60,8 +57,8 @@ class Packed:
 
 async def all_of(reply: Any) -> bytes:
     out = b""
-    while reply.rest() is None:
-        out += await reply.read()
+    while block := await reply.read():
+        out += block
     return out
 
 

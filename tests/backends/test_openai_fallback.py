@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolwire.backends.openai import PROFILES, OpenAIBackend, OpenAIOptions
-from toolwire.backends.openai.strategy import FORGET_S, REFUSALS, Ways, refused
+from toolwire.backends.openai.strategy import FORGET_S, REFUSALS, ToolSupport, refused
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure, Finish, Text
 from toolwire.core.turn import Constraint, Message, TextPart, ToolChoice, ToolSpec, Turn
@@ -44,7 +44,7 @@ async def events(backend: OpenAIBackend, request: Turn) -> list[Event]:
     return [event async for batch in backend.run(request) for event in batch]
 
 
-def way(model: OpenAIBackend | Ways) -> str:
+def way(model: OpenAIBackend | ToolSupport) -> str:
     return model.strategy
 
 
@@ -190,7 +190,7 @@ async def test_a_refused_choice_leaves_the_tools_and_constrains_the_turns_that_n
 )
 async def test_a_refused_schema_leaves_nothing_but_words(words: str, tools: str) -> None:
     async with serving(Reply.error(400, words), tools=tools) as (backend, _):
-        backend.ways.refuse("tools")
+        backend.support.refuse("tools")
         assert way(backend) == "constrained"
         (failure,) = await events(backend, held())
         assert isinstance(failure, Failure) and failure.kind == "tools_unsupported"
@@ -218,7 +218,7 @@ def test_every_pattern_is_found_in_what_was_asked_for_and_nowhere_else() -> None
 
 def test_a_refusal_is_forgotten_after_an_hour() -> None:
     now = [0.0]
-    ways = Ways(OpenAIOptions(), "m", lambda: now[0])
+    ways = ToolSupport(OpenAIOptions(), "m", lambda: now[0])
     ways.refuse("tools")
     now[0] = FORGET_S / 2
     ways.refuse("constraint")
@@ -231,7 +231,7 @@ def test_a_refusal_is_forgotten_after_an_hour() -> None:
 
 def test_models_are_remembered_apart() -> None:
     one, other = OpenAIBackend("a", {"profile": "ollama"}), OpenAIBackend("b", {"profile": "ollama"})
-    one.ways.refuse("tools")
+    one.support.refuse("tools")
     assert (way(one), way(other)) == ("constrained", "native") and other.profile == PROFILES["ollama"]
 
 
@@ -303,7 +303,7 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
     for silent in (False, True):
         asked = {"messages": [{"role": "user", "content": "?"}], "tools": [TOOL], "tool_choice": "required"}
         async with serving(script) as (backend, upstream):
-            backend.ways.refuse("constraint")
+            backend.support.refuse("constraint")
             if silent:
                 with pytest.raises(ToolwireError, match="did not call a tool, also when asked again"):
                     await table.serve(backend).answer("chat", asked)

@@ -16,14 +16,13 @@ from hypothesis import strategies as some
 from toolwire.backends.openai import OpenAIBackend, OpenAIOptions, read
 from toolwire.backends.openai import backend as connection
 from toolwire.backends.openai.failures import RETRY_LIMIT_S, http_failure, stream_failure
-from toolwire.backends.openai.read import AnswerReader, plain
-from toolwire.backends.openai.wire import decode_piece
+from toolwire.backends.openai.read import AnswerReader
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
 
 TOOLS = (ToolSpec("look"), ToolSpec("read_note"))
-LIMITS = "The upstream server's tool calls can not be put in order within the limits of memory."
+LIMITS = "The upstream server's tool calls cannot be put in order within the limits of memory."
 
 
 def turn(stream: bool = True) -> Turn:
@@ -362,7 +361,7 @@ def test_options_that_work_are_taken() -> None:
     assert options.api_key == "key" and options.dialects == ("hermes",)
 
 
-# --- the short way of a piece of text ----------------------------------------------------------------------------------------------------------
+# --- the typed decoder and the tolerant parser -----------------------------------------------------------------
 
 DELTAS = some.fixed_dictionaries(
     {},
@@ -403,72 +402,25 @@ def _fed(blocks: list[bytes]) -> list[list[Event]]:
 
 
 @given(some.lists(some.one_of(CHUNKS, some.just(TEXT)), max_size=8), some.sets(some.integers(0, 8)))
-def test_the_short_way_gives_what_the_long_way_gives(chunks: list[dict[str, Any]], alone: set[int]) -> None:
+def test_the_typed_decoder_gives_what_the_tolerant_parser_gives(
+    chunks: list[dict[str, Any]],
+    alone: set[int],
+) -> None:
     blocks = [b""]
     for place, one in enumerate(chunks):
         blocks[-1] += b"data: " + json.dumps(one).encode() + b"\n\n"
         if place not in alone:
             blocks.append(b"")
-    short = _fed([block for block in blocks if block])
+    typed = _fed([block for block in blocks if block])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "decode_piece", msgspec.json.Decoder(int).decode)  # takes none of them
-        assert short == _fed([block for block in blocks if block])
+        patch.setattr(read, "decode", msgspec.json.Decoder(int).decode)  # refuses all of them
+        assert typed == _fed([block for block in blocks if block])
 
 
-ODD_PIECES: tuple[tuple[dict[str, Any], int], ...] = (({"tool_calls": []}, 1), ({"reasoning_content": ""}, 1), ({"content": [{"text": "w "}]}, 0))
-
-
-@pytest.mark.parametrize(("more", "times"), ODD_PIECES)
-def test_where_every_piece_has_more_in_it_the_short_way_is_tried_once(more: dict[str, Any], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bytes] = []
-    decode = decode_piece
-
-    def trying(data: bytes) -> Any:
-        tried.append(data)
-        return decode(data)
-
-    monkeypatch.setattr(read, "decode_piece", trying)
-    odd = {"choices": [{"index": 0, "delta": {"content": "w ", **more}, "finish_reason": None}]}
-    assert said(streamed(*[odd] * 20, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})) == "w " * 20
-    assert len(tried) == times
-
-
-# --- a whole body that is a text and its end ---------------------------------------------------------------------------------------------------
-
-COUNTS = some.sampled_from([None, 0, 7, 2**53 - 1, 2**53, -1, 1.5, "3", True])
-DETAILS = some.one_of(
-    some.none(), some.fixed_dictionaries({}, optional={"cached_tokens": COUNTS, "reasoning_tokens": COUNTS, "audio_tokens": COUNTS})
-)
-USAGES = some.fixed_dictionaries(
-    {},
-    optional={
-        "prompt_tokens": COUNTS,
-        "completion_tokens": COUNTS,
-        "total_tokens": COUNTS,
-        "prompt_tokens_details": DETAILS,
-        "completion_tokens_details": DETAILS,
-    },
-)
-ENDS = some.sampled_from(["stop", "length", "content_filter", "tool_calls", "error", "STOP", "end_turn", "null", "", None])
-WHOLE_CHOICES = some.fixed_dictionaries(
-    {"message": some.one_of(DELTAS, some.none()), "finish_reason": ENDS},
-    optional={"index": some.sampled_from([0, 0, 0, 1, "0", None]), "logprobs": some.none(), "delta": some.one_of(some.none(), DELTAS)},
-)
-WHOLES = some.fixed_dictionaries(
-    {"choices": some.one_of(some.lists(WHOLE_CHOICES, min_size=1, max_size=2), some.none())},
-    optional={"id": some.just("c"), "usage": some.one_of(some.none(), USAGES), "error": some.sampled_from([None, "", "broken", {"message": "no"}])},
-)
-
-
-@given(WHOLES)
-def test_what_is_plain_is_what_the_reader_reads(answered: dict[str, Any]) -> None:
-    raw = json.dumps(answered).encode()
-    found = plain(raw)
-    assert found is None or found == whole(raw)
-
+# --- a whole body that is a text and its end -----------------------------------------------------------------
 
 USED: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-PLAIN: tuple[tuple[dict[str, Any], Usage | None], ...] = (
+TEXT_BODIES: tuple[tuple[dict[str, Any], Usage | None], ...] = (
     ({}, None),
     ({"usage": None, "error": None}, None),
     ({"usage": USED}, Usage(3, 2)),
@@ -477,12 +429,7 @@ PLAIN: tuple[tuple[dict[str, Any], Usage | None], ...] = (
 )
 
 
-@pytest.mark.parametrize(("more", "used"), PLAIN)
-def test_an_answer_of_text_is_plain(more: dict[str, Any], used: Usage | None) -> None:
+@pytest.mark.parametrize(("more", "used"), TEXT_BODIES)
+def test_a_body_of_text_becomes_the_text_its_usage_and_its_end(more: dict[str, Any], used: Usage | None) -> None:
     raw = body({"role": "assistant", "content": "hi", "refusal": None, "annotations": []}, id="c", object="chat.completion", **more)
-    assert plain(raw) == [event for event in (Text("hi"), used, Finish("stop")) if event is not None] == whole(raw)
-
-
-@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"choices":[]}', b"\xff", b"[" * 5000, body({"content": ""}), body({"content": "\ud83d"})])
-def test_anything_else_is_for_the_reader(raw: bytes) -> None:
-    assert plain(raw) is None
+    assert whole(raw) == [event for event in (Text("hi"), used, Finish("stop")) if event is not None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.openai.failures import words_of
+from toolwire.backends.openai.failures import error_message
 from toolwire.backends.openai.strategy import Refused, refused
 
 TOOLS: frozenset[Refused] = frozenset({"tools"})
@@ -18,7 +18,7 @@ HELD: frozenset[Refused] = frozenset({"constraint"})
 
 def found(body: Any, asked: frozenset[Refused] = REQUIRED) -> Refused | None:
     raw = body if isinstance(body, str) else json.dumps(body)
-    return refused(words_of(raw.encode()), asked, raw)
+    return refused(error_message(raw.encode()), asked, raw)
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:

@@ -340,9 +340,9 @@ async def test_the_line_counts_for_the_whole_turn_and_not_for_the_models_first_w
 
 async def test_a_required_call_that_is_withheld_does_not_look_like_silence() -> None:
     """Nothing goes out before the call is there, but the model speaks all the time."""
-    script = "\n".join(f"say word{number}\npause 20ms" for number in range(8)) + '\ncall look {"a": 1}'
+    script = "\n".join(f"say word{number}\npause 150ms" for number in range(8)) + '\ncall look {"a": 1}'
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools="emulated"))
-    served = Gateway(Settings(limits=LimitSettings(first_token_s=0.1, idle_s=0.1)), backends={"m": backend})
+    served = Gateway(Settings(limits=LimitSettings(first_token_s=1, idle_s=1)), backends={"m": backend})
     tool = {"type": "function", "function": {"name": "look"}}
     told = await ask(served, stream=True, tools=[tool], tool_choice="required")
     assert b'"name":"look"' in told and b"timeout" not in told

@@ -117,7 +117,7 @@ async def test_other_turns_run_while_a_long_text_is_read(table: Any) -> None:
 
 
 def test_a_long_native_text_is_not_cut_once_its_first_words_open_no_thought() -> None:
-    text, out = "x" * (100 * SLICE), list[list[Event]]()
+    text, out = " " * SLICE + "x" * (100 * SLICE), list[list[Event]]()
 
     class Kept:
         def feed(self, events: list[Event], choice: int) -> bytes:
@@ -127,7 +127,8 @@ def test_a_long_native_text_is_not_cut_once_its_first_words_open_no_thought() ->
             return b""
 
     stages = Stages(plan_of(), Kept(), Account(0.0, None), counting_ids())
+    stages.begin()
     for part in stages.slices([Text(text), Finish()]):
         out.append(part)
         stages.feed(part)
-    assert out == [[Text(text[:SLICE])], [Text(text[SLICE:])], [Finish()]]
+    assert out == [[Text(text[:SLICE])], [Text(text[SLICE : 2 * SLICE])], [Text(text[2 * SLICE :])], [Finish()]]

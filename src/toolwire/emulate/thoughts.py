@@ -61,6 +61,15 @@ _OPENERS = tuple(markers.opener for markers in THOUGHTS)
 _MOST = max(map(len, _OPENERS))
 
 
+_FIRST = frozenset(opener[0] for opener in _OPENERS)
+
+
+def may_open(text: str) -> bool:
+    """Whether an answer that begins with this text may begin with a thought."""
+    words = text.lstrip()
+    return not words or words[0] in _FIRST
+
+
 def opening(scan: ToolCallParser) -> Reading:
     """The markers of the thought that opens here, consumed; else None, and nothing is consumed."""
     while scan.mentions is not None:

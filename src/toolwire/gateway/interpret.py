@@ -14,6 +14,7 @@ from toolwire.core.ids import IdFactory
 from toolwire.emulate.dialects.render import envelope
 from toolwire.emulate.freeform import Unwrap
 from toolwire.emulate.scanner import ToolCallParser
+from toolwire.emulate.thoughts import may_open
 from toolwire.gateway.plan import Plan, mentions
 
 # --- stops ------------------------------------------------------------
@@ -62,11 +63,6 @@ _REASONS = {"length": "length"}
 _UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the request does not declare.")
 
 
-def _splitter(plan: Plan) -> ToolCallParser | None:
-    """Reads thoughts only: for a backend that makes its own calls."""
-    return ToolCallParser((), (), thoughts=partial(mentions, plan.turn)) if plan.thoughts else None
-
-
 class Interpreter:
     """`feed` a batch, get the events that the client's answer is made of. After `Finish` or `Failure` nothing more comes out."""
 
@@ -76,7 +72,8 @@ class Interpreter:
         self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
         self._native = plan.scanner is None
-        self._scanner = plan.scanner() if plan.scanner is not None else _splitter(plan)
+        self._scanner = plan.scanner() if plan.scanner is not None else None
+        self._is_fresh = self._native and plan.thoughts  # the first words of a native answer may open a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
         self._held: list[Event] = []
@@ -85,13 +82,15 @@ class Interpreter:
         self._called = False
         self._taken = set(plan.known_ids)
         self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # to a piece of text nothing else is done
-        self.as_it_is = self._only_scans and self._scanner is None
+        self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
         """A piece of text passes as it is. Can become true after the first words of a native answer, when they open no thought."""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
             self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
+        if self._is_fresh:
+            self._look_for_thoughts(batch)
         if (scanner := self._scanner) is not None:
             batch = self._scan(batch)
             if self._native and scanner.transparent:
@@ -113,6 +112,17 @@ class Interpreter:
                 self.ended = True
                 break
         return out
+
+    def _look_for_thoughts(self, batch: list[Event]) -> None:
+        """A native answer is scanned for thoughts only where its first words may open one."""
+        said = next((event for event in batch if not isinstance(event, Usage) and event != Text("")), None)
+        if said is None:
+            return
+        self._is_fresh = False
+        if isinstance(said, Text) and may_open(said.text):
+            self._scanner = ToolCallParser((), (), thoughts=partial(mentions, self._plan.turn))
+        else:
+            self.as_it_is = self._only_scans
 
     def _scan(self, batch: list[Event]) -> list[Event]:
         scanner = self._scanner

@@ -141,20 +141,15 @@ class Run:
                     else:
                         block = stages.feed(batch) if stages.is_quick(batch) else await self._read_slowly(stages, batch)
                     source.is_silent = False
-                    if (rejected := stages.rejected) is not None:
-                        following = self._ask_again(rejected, stages, backend) if stages.may_ask_again else None
-                        block = stages.fail(rejected.failure) if following is None else stages.ask_again(following.live is not None)
-                    elif stages.is_parkable and source.live is not None and source.live.pending:
-                        await self._park(source, stages)
-                    failure = answer.failure
-                    if failure is not None and self._first_byte is None and not self._committed:
-                        raise ToolwireError.of(failure)
+                    if stages.over:
+                        following, more = await self._over(source, stages, backend)
+                        block += more
                     if block:
                         yield self._sent(block)
                     if following is not None:
-                        rejected_source, source = source, following
-                        await self._close(rejected_source)
-                    elif stages.over or failure is not None:
+                        unfit, source = source, following
+                        await self._close(unfit)
+                    elif stages.over:
                         source.is_complete = stages.is_complete
                         break
             finally:
@@ -298,9 +293,30 @@ class Run:
         turn = stages.plan.retry(rejected.answer, rejected.issues)
         return self._source(stages.plan, turn, backend, stages.choice, again=True)
 
+    async def _over(self, source: Source, stages: Stages, backend: Backend) -> tuple[Source | None, bytes]:
+        """A run has nothing more to say here: what is read next, if anything, and what the client gets for that.
+
+        Raises the failure of an answer of which nothing was sent.
+        """
+        following, block = None, b""
+        if (rejected := stages.rejected) is None:
+            await self._park(source, stages)
+        elif stages.may_ask_again:
+            following = self._ask_again(rejected, stages, backend)
+            block = stages.ask_again(following.live is not None)
+        else:
+            block = stages.fail(rejected.failure)
+        assert self.answer is not None
+        failure = self.answer.failure
+        if failure is not None and self._first_byte is None and not self._committed:
+            raise ToolwireError.of(failure)
+        return following, block
+
     async def _park(self, source: Source, stages: Stages) -> None:
-        """Parks the run before the end of its response goes out, so that the fastest client finds it."""
-        assert source.live is not None and self.turn is not None
+        """Parks a run whose calls wait, before the end of its response goes out: the fastest client finds it."""
+        if not stages.is_parkable or source.live is None or not source.live.pending:
+            return
+        assert self.turn is not None
         parking, key_id, trace = self._gateway.parking, self._caller.key_id, self.trace
         waiting = {own: theirs for own, theirs in stages.minted.items() if theirs in source.live.pending}
         turn_id = trace.id if trace is not None else ""

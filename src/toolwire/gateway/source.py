@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.core.errors import ToolwireError
@@ -41,32 +41,33 @@ class Source:
 
     async def pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch | None:
         """The next batch. None: nothing came within the grace time."""
-        if not grace_s:
-            return await self._pull(timeouts)
-        try:
-            async with asyncio.timeout(grace_s):
-                return await self._pull(timeouts)
-        except TimeoutError:
-            return None
-
-    async def _pull(self, timeouts: Timeouts | None) -> Batch:
         try:
             if self._batches is None:
                 if self.live is not None and self._results is not None:
                     await self.live.answer(self._results)
                 self._batches = self._run()
-            if timeouts is None:
-                return await self._batches.__anext__()
-            batch = await timeouts.batch(self._batches.__anext__(), self._begun)
-            self._begun = self._begun or has_words(batch)
-            return batch
+            following = self._batches.__anext__()
+            if timeouts is None and not grace_s:
+                return await following
+            async with asyncio.timeout(grace_s or None) as grace:
+                return await (following if timeouts is None else self._in_time(following, timeouts))
         except StopAsyncIteration:
             return [CUT]
+        except TimeoutError:
+            return None if grace.expired() else self._broken()
         except ToolwireError as error:
             return [error.failure]
         except Exception:
-            log.exception("the run of model %s failed", self._model)
-            return [Failure("backend", "The model's backend failed.")]
+            return self._broken()
+
+    async def _in_time(self, following: Awaitable[Batch], timeouts: Timeouts) -> Batch:
+        batch = await timeouts.batch(following, self._begun)
+        self._begun = self._begun or has_words(batch)
+        return batch
+
+    def _broken(self) -> Batch:
+        log.exception("the run of model %s failed", self._model)
+        return [Failure("backend", "The model's backend failed.")]
 
     async def close(self) -> None:
         """Ends the run at the backend, unless it is parked."""

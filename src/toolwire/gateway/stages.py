@@ -41,7 +41,7 @@ class Writer(Protocol):
 
 
 class Stages:
-    """The stages of one choice under one plan. `begin` starts a run of the backend: the first one, or a second attempt."""
+    """The stages of one choice under one plan. Call `begin` before the batches of each run of the backend."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Stages:
         self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
         self._attempts = 0
         self._used = Usage(0, 0)
-        self.begin()
+        self._direct = False
 
     def begin(self, parks: bool = False) -> None:
         """Reads a run of the backend from its start. `parks`: its calls may wait for their results after the response."""
@@ -71,7 +71,7 @@ class Stages:
         self.names: dict[str, str] = {}
         """The names of the calls by the ids that the client knows; kept for a run that parks."""
         self._finished = False
-        self._direct = self._passes_text()
+        self._settle()
 
     # --- the batches of a run ------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class Stages:
         if self._parks:
             self._remember(events)
         elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
-            self._direct = self._passes_text()
+            self._direct = self._interpreter.as_it_is
             return self._say(events[0].text)
         if self._required is not None:
             events = self._required.feed(events)
@@ -118,19 +118,9 @@ class Stages:
     # --- what the loop asks --------------------------------------------------------------------------------------------
 
     @property
-    def over(self) -> bool:
-        """Whether the loop has no use for more of this run."""
-        return self._interpreter.ended or self.policy.cut or self._finished or self.rejected is not None
-
-    @property
     def is_complete(self) -> bool:
         """Whether the backend itself ended the answer."""
         return self._interpreter.ended
-
-    @property
-    def is_between_calls(self) -> bool:
-        """Whether a burst of calls may end here, once the backend stays silent for the grace time."""
-        return self.plan.rules.stop_after == "burst" and self.policy.between_calls
 
     @property
     def is_parkable(self) -> bool:
@@ -173,7 +163,7 @@ class Stages:
         if self._xml is not None:
             events = self._xml.feed(events)
         self._account.saw(events, self.choice)
-        self._direct = self._passes_text()
+        self._settle()
         return self._writer.feed(events, self.choice) if events else b""
 
     def _say(self, text: str) -> bytes:
@@ -181,13 +171,16 @@ class Stages:
             self._account.saw([Text(text)], self.choice)
         return self._writer.say(text)
 
-    @property
-    def _rest_passes(self) -> bool:
-        """Whether everything after the interpreter leaves a piece of text as it is."""
-        return self.policy.lets_text and self._xml is None and (self._required is None or self._required.satisfied) and self._alone
-
-    def _passes_text(self) -> bool:
-        return self._interpreter.as_it_is and not self._parks and self._rest_passes
+    def _settle(self) -> None:
+        """Notes what the loop asks after every batch. A piece of text that took the shortcut changes none of it."""
+        policy, required = self.policy, self._required
+        self.over = self._interpreter.ended or policy.cut or self._finished or self.rejected is not None
+        """The loop has no use for more of this run."""
+        self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
+        """A burst of calls may end here, once the backend stays silent for the grace time."""
+        is_open = required is None or required.satisfied
+        self._rest_passes = self._alone and is_open and policy.lets_text and self._xml is None and not self._parks
+        self._direct = self._rest_passes and self._interpreter.as_it_is
 
     def _remember(self, events: list[Event]) -> None:
         for event in events:

@@ -1,9 +1,9 @@
-"""Secrets masked, whenever contents of a turn leave memory: for a page, a file or a clipboard.
+"""Masks secrets in text that leaves memory: in logs, traces, pages, files and exports.
 
-A secret is a value that the settings hold as one, whatever looks like a key, the text of a JSON member whose name
-says so (also where JSON is inside a JSON string), the body of a private key in PEM form, a password in a URL, and a
-value that is assigned to a secret's name, as in `password=…`. A secret that came in pieces is found in what the
-pieces make together. Every search is linear in the text. Pure; standard library only.
+Secrets are: those of the settings and the environment; whatever looks like a well-known kind of key; the
+value of a JSON member with a secret's name (also in JSON inside a JSON string); the body of a PEM private
+key; a password in a URL; and a value assigned to a secret's name, as in `password=…`. A secret that arrives
+in pieces is found in the joined pieces. Every search takes time linear in the text. This module is pure.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from toolwire.settings.types import MASK, Settings
 
 SHORTEST = 4
-"""Shorter values than this are words, not secrets."""
+"""Shorter values of the settings are not masked."""
 SHORTEST_OUTSIDE = 8
-"""The same of values that are only taken for secrets because of their names in the environment."""
+"""Shorter values of environment variables with a secret's name are not masked."""
 WORD = 12
-"""Shorter values than this are only masked where they stand alone."""
+"""Shorter secrets are masked only as a whole word."""
 
-SECRET_NAME = re.compile(r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$")
+SECRET_NAME = re.compile(
+    r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$",
+)
 _KEYS = (
     r"sk-[A-Za-z0-9_-]{16,}",
     r"tw_[A-Za-z0-9_-]{40}",
@@ -45,19 +47,26 @@ _KEYS = (
     r"nvapi-[A-Za-z0-9_-]{20,}",
     r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}",
 )
-"""How the keys of the well-known providers begin, and tokens that carry claims."""
+"""The forms of well-known providers' keys, and of JSON web tokens."""
 _SCHEMES = r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|(?i:\bauthorization:\s*basic\s+)[A-Za-z0-9+/=_-]{4,}"
 _LOOKS = rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})|{_SCHEMES}"
-_MEMBER_NAMES = "[a-z0-9_-]{0,64}?(?:(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret)"
+_MEMBER_WORDS = "(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret"
+_MEMBER_NAMES = f"[a-z0-9_-]{{0,64}}?(?:{_MEMBER_WORDS})"
 _OUTSIDE_NAME = re.compile(r"(?i)_key$|password$|_auth$")
-_MEMBER = re.compile(rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)', re.DOTALL)
+_MEMBER = re.compile(
+    rf'(?i)(?<!\\)(?P<quote>\\*+"){_MEMBER_NAMES}(?P=quote)\s*:\s*(?P=quote)(?P<value>.*?)(?<!\\)(?P=quote)',
+    re.DOTALL,
+)
 _URL_PASSWORD = re.compile(r"://(?:[^/@:\s\"\\]*:(?P<value>[^/@\s\"\\]+)|(?P<user>[A-Za-z0-9_.~%+-]{20,}))@")
 
 _PEM = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = "-----END "
 _PEM_HEADER = r"[A-Za-z][A-Za-z-]{1,30}: [^\s\\]{1,80}(?: [^\s\\]{1,80})?"
-_PEM_LINES = re.compile(rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{{1,76}}={{0,2}})?)?")
-"""What follows the first line of a key whose end is missing: header lines, and lines of base64."""
+_PEM_LINES = re.compile(
+    rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++"
+    r"(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{1,76}={0,2})?)?",
+)
+"""Header lines and base64 lines after the first line of a key whose end is missing."""
 LONGEST_PEM = 64 * 1024
 
 _PASSWORDS = r"pass(?:word|wd|phrase|code)|pwd|secret"
@@ -68,38 +77,42 @@ _OPEN = r"(?P<quote>\\*+[\"'`])"
 _ASSIGNED = re.compile(
     rf"""(?ix)
     (?:
-        {_NAME}\\*+["'`]?+ (?: [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+ {_OPEN} (?P<quoted>(?:(?!(?P=quote)).){{1,512}}) (?P=quote)
+        {_NAME}\\*+["'`]?+ (?: [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+
+                             {_OPEN} (?P<quoted>(?:(?!(?P=quote)).){{1,512}}) (?P=quote)
                            | =(?![=>~]) (?P<plain>[^\s"'`\\&;,<>(){{}}\[\]|$*]{{1,512}}+) )
       | (?:{_PASSWORDS})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+
         (?P<worded>(?={_WORD}{{0,60}}[0-9!@#$%^*+?~])(?![/~$<{{(\[*]){_WORD}{{4,512}}+)
-      | (?:{_KEY_NAMES})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+ (?P<long>(?=[^\s]{{0,60}}[0-9])[A-Za-z0-9_.+/=~-]{{16,512}}+)
+      | (?:{_KEY_NAMES})["'`]?+ [ ]{{0,2}}+ (?: =>? | :=? ) [ ]{{0,2}}+
+        (?P<long>(?=[^\s]{{0,60}}[0-9])[A-Za-z0-9_.+/=~-]{{16,512}}+)
       | --(?:password|passwd|token|secret|api-key) [ ]++ (?P<option>[^\s"'`\\$<-][^\s"'`\\]{{0,512}}+)
       | [?&](?:sig|signature|x-amz-signature)= (?P<signature>[^\s"'\\&]{{8,512}}+)
     )"""
 )
-"""Values that are assigned to a secret's name. `name=value` without blanks is an assignment in a shell, a URL or a connection
-string. After a colon or between blanks the value must be quoted, or look like no word: prose has colons too."""
+"""Values assigned to a secret's name. `name=value` without spaces is an assignment in a shell, a URL or a
+connection string. After a colon or a space, the value must be quoted or must not look like a word: prose has
+colons too."""
 _ASSIGNED_SIGNS = ("pass", "pwd", "secret", "token", "key", "sig")
-"""What `_ASSIGNED` finds has one of these in it: looking for them first costs little."""
+"""Every match of `_ASSIGNED` contains one of these. A search for them first is cheap."""
 _ASSIGNED_VALUES = ("quoted", "plain", "worded", "long", "option", "signature")
 Span = tuple[int, int]
 
 
 class Mask:
-    """`values` are the secrets that are known."""
+    """Finds and masks secrets. `values` are the known ones."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        known = {form for value in values if len(value) >= SHORTEST for form in (value, json.dumps(value)[1:-1])}
+        long = [value for value in values if len(value) >= SHORTEST]
+        known = {form for value in long for form in (value, json.dumps(value)[1:-1])}
         patterns = [_LOOKS, *(_pattern(value) for value in sorted(known, key=len, reverse=True))]
         self._values = re.compile("|".join(patterns))
 
     @classmethod
     def of(cls, settings: Settings, environ: Mapping[str, str] | None = None) -> Mask:
-        """Knows every secret of the settings, and of the environment whatever its name gives away as one."""
+        """A mask that knows the secrets of the settings and of the environment."""
         return cls((*secrets_of(settings), *secrets_among(environ or {})))
 
     def spans(self, text: str) -> list[Span]:
-        """Where secrets stand, in order, without overlaps."""
+        """Start and end of each secret, in order, without overlaps."""
         found = [match.span() for match in self._values.finditer(text)]
         if '"' in text:
             found += [match.span("value") for match in _MEMBER.finditer(text)]
@@ -109,16 +122,17 @@ class Mask:
             found += _pem_spans(text)
         lower = text.lower()
         if any(sign in lower for sign in _ASSIGNED_SIGNS):
-            assigned = ((match, name) for match in _ASSIGNED.finditer(text) for name in _ASSIGNED_VALUES)
-            found += [match.span(name) for match, name in assigned if match[name] not in (None, MASK)]
+            for match in _ASSIGNED.finditer(text):
+                found += [match.span(name) for name in _ASSIGNED_VALUES if match[name] not in (None, MASK)]
         return _merged(found) if found else found
 
     def text(self, text: str) -> str:
+        """The text with every secret masked."""
         spans = self.spans(text)
         return _without(text, spans) if spans else text
 
     def value(self, value: Any) -> Any:
-        """The same of a value made of dicts and lists."""
+        """The same for a value made of dicts and lists."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -128,7 +142,7 @@ class Mask:
         return value
 
     def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
-        """Pieces of one text, and which of them hold a part of a secret: the mask stands in the first of these."""
+        """Masks a text that comes in pieces. Also returns which pieces had a part of a secret."""
         whole = "".join(pieces)
         spans = self.spans(whole)
         if not spans:
@@ -137,7 +151,8 @@ class Mask:
         start = 0
         for place, piece in enumerate(pieces):
             end = start + len(piece)
-            inside = [(max(left, start), min(right, end), left >= start) for left, right in spans if left < end and right > start]
+            here = [(left, right) for left, right in spans if left < end and right > start]
+            inside = [(max(left, start), min(right, end), left >= start) for left, right in here]
             if inside:
                 touched.add(place)
             kept, at = "", start
@@ -150,7 +165,7 @@ class Mask:
 
 
 def _pem_spans(text: str) -> Iterator[Span]:
-    """The bodies of private keys, between their first and last lines."""
+    """The bodies of PEM private keys."""
     at, last = 0, -1
     while (begin := _PEM.search(text, at)) is not None:
         start = begin.end()
@@ -163,7 +178,7 @@ def _pem_spans(text: str) -> Iterator[Span]:
 
 
 def secrets_of(settings: Settings) -> Iterator[str]:
-    """Every secret that the settings hold."""
+    """Every secret in the settings."""
     yield from settings.server.keys
     yield from settings.server.admin_keys
     if settings.server.node_secret:
@@ -179,16 +194,17 @@ def secrets_of(settings: Settings) -> Iterator[str]:
 
 
 def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
-    """What the environment holds under a secret's name, and the passwords of the URLs in it."""
+    """The values of variables with a secret's name, and the passwords in other variables' URLs."""
     for name, value in environ.items():
-        if (SECRET_NAME.search(name) or _OUTSIDE_NAME.search(name)) and len(value.strip()) >= SHORTEST_OUTSIDE:
+        named = SECRET_NAME.search(name) or _OUTSIDE_NAME.search(name)
+        if named and len(value.strip()) >= SHORTEST_OUTSIDE:
             yield value.strip()
         elif "://" in value:
             yield from (found for found in _of_url(value) if len(found) >= SHORTEST_OUTSIDE)
 
 
 def _of_url(url: str) -> Iterator[str]:
-    """The password of a URL, as it is written and as it is meant; also one that stands among its parameters."""
+    """The secrets in a URL (its password, query parameters with a secret's name), encoded and decoded."""
     try:
         parts = urlsplit(url)
         password = parts.password
@@ -200,7 +216,7 @@ def _of_url(url: str) -> Iterator[str]:
 
 
 def _named(value: Any) -> Iterator[str]:
-    """Secrets inside of an option that is none itself: by the names of its members, and in its URLs."""
+    """Secrets inside an option: members with a secret's name, and passwords in URLs."""
     if isinstance(value, str):
         yield from _of_url(value)
     elif isinstance(value, Mapping):
@@ -224,7 +240,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _pattern(value: str) -> str:
-    return re.escape(value) if len(value) >= WORD else rf"(?<![A-Za-z0-9_-]){re.escape(value)}(?![A-Za-z0-9_-])"
+    escaped = re.escape(value)
+    return escaped if len(value) >= WORD else rf"(?<![A-Za-z0-9_-]){escaped}(?![A-Za-z0-9_-])"
 
 
 def _hidden(name: str, value: Any) -> str | None:

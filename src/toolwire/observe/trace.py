@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolwire.core.events import CallArgs, Event, Refusal, Text, Thought
-
 if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
-    from toolwire.core.events import Failure
+    from toolwire.core.events import Event, Failure
     from toolwire.core.ids import IdFactory
     from toolwire.core.turn import Api, Item, Turn
     from toolwire.gateway.plan import Plan
@@ -142,7 +140,8 @@ class Trace:
         """What the request refers to and does not hold itself."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
-        self._count(weight(references or {}) + weight(images or {}) + sum(map(_item_bytes, previous or ())))
+        self._uncounted += weight(references or {}) + weight(images or {}) + sum(map(_item_bytes, previous or ()))
+        self.weigh()
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
         self.resumed_from, self.parked_s = turn_id or None, waited_s
@@ -162,26 +161,29 @@ class Trace:
         """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
         if self.recording:
             self.rows.append((perf_counter(), FRAME, (label, data)))
-            self._count(ROW_BYTES + weight(data))
+            self._uncounted += ROW_BYTES + (len(data) if type(data) is bytes else weight(data))
+            if self._uncounted > EACH_BYTES:
+                self.weigh()
 
     def received(self, run: int, batch: list[Event] | None) -> None:
         """A batch of a run of the backend. None: the gateway ended the run because it stayed silent after its calls."""
         if self.recording:
             self.rows.append((perf_counter(), run, batch))
-            self._count(ROW_BYTES + sum(map(_event_bytes, batch or ())))
+            self._uncounted += ROW_BYTES
+            for event in batch or ():
+                self._uncounted += EVENT_BYTES + len(getattr(event, "text", "") or getattr(event, "delta", ""))
+            if self._uncounted > EACH_BYTES:
+                self.weigh()
 
     def sent(self, block: bytes) -> None:
         """Bytes that the client receives."""
         if self.recording:
             self.rows.append((perf_counter(), SENT, block))
-            self._count(ROW_BYTES + len(block))
+            self._uncounted += ROW_BYTES + len(block)
+            if self._uncounted > EACH_BYTES:
+                self.weigh()
 
     # --- the bounds ----------------------------------------------------------------------------------------------------
-
-    def _count(self, size: int) -> None:
-        self._uncounted += size
-        if self._uncounted > EACH_BYTES:
-            self.weigh()
 
     def weigh(self) -> None:
         """Asks the owner for the room of what came since the last time."""
@@ -218,12 +220,6 @@ class Trace:
         other = copy(self)
         other.rows = list(self.rows)
         return other
-
-
-def _event_bytes(event: Event) -> int:
-    if isinstance(event, Text | Thought | Refusal):
-        return EVENT_BYTES + len(event.text)
-    return EVENT_BYTES + len(event.delta) if isinstance(event, CallArgs) else EVENT_BYTES
 
 
 def _item_bytes(item: Any) -> int:

@@ -1,9 +1,10 @@
-"""Turns as OpenTelemetry spans, by its conventions for generative AI: one span a turn, one event a tool call.
+"""OpenTelemetry tracing: a span per turn and an event per tool call, by the conventions for generative AI.
 
-Rules: off unless `telemetry.otlp` says where spans go; the SDK is an extra (`otel`) and loaded then only. A span is made when its turn has ended,
-with the turn's own times, so that nothing on a turn's path waits for it; a thread of the SDK's sends. It holds no contents unless
-`telemetry.with_contents` says so, and whatever it holds is masked. A caller's `traceparent` is the span's parent. Nothing else of the process is
-instrumented, and no global is set.
+Tracing is off unless `telemetry.otlp` names a collector. The SDK is the extra `otel`, imported only if it is
+used. A span is created after its turn has ended, with the turn's own times, and a thread of the SDK sends it,
+so turns never wait for it. A span has no contents unless `telemetry.with_contents` is set, and secrets in it
+are masked. The client's `traceparent` is the span's parent. Nothing else in the process is instrumented, and
+no global provider is set.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from toolwire.core.turn import Turn
     from toolwire.gateway.records import TurnSummary
     from toolwire.settings.types import ModelSettings, Settings
 
@@ -39,7 +39,7 @@ LONGEST_NAME = 128
 MOST_EVENTS = 128
 OPERATION = "chat"
 OWN_PROCESS = frozenset({"local", "scripted"})
-"""Backends whose model runs in this process."""
+"""Backends whose model runs in this process: their spans are internal."""
 PROVIDERS = {
     "anthropic": "anthropic",
     "bedrock": "aws.bedrock",
@@ -54,7 +54,7 @@ PROVIDERS = {
     "openai-chat": "openai",
     "xai": "x_ai",
 }
-"""The names that the conventions have for providers; any other goes by its own."""
+"""The conventions' names of providers. Other providers keep their own name."""
 SAMPLING = (
     ("temperature", "gen_ai.request.temperature"),
     ("top_p", "gen_ai.request.top_p"),
@@ -68,7 +68,7 @@ log = logging.getLogger("toolwire.telemetry")
 
 
 def tracing_of(settings: Settings) -> Tracing | None:
-    """What the settings ask for. Raises ConfigError where it can not be had."""
+    """The tracing that the settings configure. Raises ConfigError if it is not possible."""
     if not settings.telemetry.otlp:
         return None
     parts = urlsplit(settings.telemetry.otlp)
@@ -84,7 +84,7 @@ def tracing_of(settings: Settings) -> Tracing | None:
 
 
 class Tracing:
-    """`observe` goes into the gateway's observers. `at_once`: every span is handed over when its turn has ended, which tests want."""
+    """Creates and sends spans. `at_once` exports each span immediately, for tests."""
 
     def __init__(self, settings: Settings, exporter: SpanExporter, *, at_once: bool = False) -> None:
         try:
@@ -95,17 +95,21 @@ class Tracing:
         except ImportError:
             raise ConfigError(NEEDED) from None
         telemetry = settings.telemetry
-        resource = Resource.create({"service.name": telemetry.service, "service.instance.id": random_id("node_")})
-        sampler = ParentBased(TraceIdRatioBased(telemetry.sample_percent / 100))
-        self._provider: TracerProvider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-        self._provider.add_span_processor(SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter))
+        service = {"service.name": telemetry.service, "service.instance.id": random_id("node_")}
+        self._provider: TracerProvider = TracerProvider(
+            resource=Resource.create(service),
+            sampler=ParentBased(TraceIdRatioBased(telemetry.sample_percent / 100)),
+            shutdown_on_exit=False,
+        )
+        processor = SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter)
+        self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("toolwire")
         self._contents = telemetry.with_contents
         self._mask = Mask.of(settings, os.environ)
         self._models = {model.id: _served_by(model) for model in settings.models}
 
     def observe(self, summary: TurnSummary) -> None:
-        """Makes the span of a turn that has ended."""
+        """Creates the span of a turn that has ended. One of the gateway's observers."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         start = int(summary.started_at * 1e9)
@@ -114,25 +118,30 @@ class Tracing:
             f"{OPERATION} {model}" if model else OPERATION,
             context=_parent(summary.trace_parent),
             kind=SpanKind.INTERNAL if summary.backend in OWN_PROCESS else SpanKind.CLIENT,
-            attributes={name: value for name, value in self._attributes(summary).items() if value is not None},
+            attributes=self._attributes(summary),
             start_time=start,
         )
         calls = zip(summary.tool_call_names, summary.tool_call_ids, summary.tool_call_s, strict=False)
         for name, id, after_s in list(calls)[:MOST_EVENTS]:
-            told = {"gen_ai.tool.name": mask.text(name)[:LONGEST_NAME], "gen_ai.tool.call.id": mask.text(id)[:LONGEST_NAME]}
-            span.add_event("gen_ai.tool.call", {**told, "gen_ai.tool.type": "function"}, timestamp=start + int(after_s * 1e9))
+            attributes = {
+                "gen_ai.tool.name": mask.text(name)[:LONGEST_NAME],
+                "gen_ai.tool.call.id": mask.text(id)[:LONGEST_NAME],
+                "gen_ai.tool.type": "function",
+            }
+            span.add_event("gen_ai.tool.call", attributes, timestamp=start + int(after_s * 1e9))
         if summary.error_kind is not None:
             span.set_status(Status(StatusCode.ERROR, summary.error_kind))
         span.end(end_time=start + int(summary.duration_s * 1e9))
 
     def _attributes(self, summary: TurnSummary) -> dict[str, Any]:
-        provider, host, port = self._models.get(summary.model) or self._models.get(summary.model.partition("/")[0]) or (summary.backend, None, None)
-        turn = summary.turn
+        turn, models, model = summary.turn, self._models, summary.model
+        served_by = models.get(model) or models.get(model.partition("/")[0])
+        provider, host, port = served_by or (summary.backend, None, None)
         out: dict[str, Any] = {
             "gen_ai.operation.name": OPERATION,
             "gen_ai.provider.name": provider or "toolwire",
-            "gen_ai.request.model": summary.model[:LONGEST_NAME] or None,
-            "gen_ai.response.model": summary.model[:LONGEST_NAME] or None,
+            "gen_ai.request.model": model[:LONGEST_NAME] or None,
+            "gen_ai.response.model": model[:LONGEST_NAME] or None,
             "gen_ai.response.id": summary.answer_id or None,
             "gen_ai.response.finish_reasons": (_finish(summary),) if summary.finish else None,
             "gen_ai.usage.input_tokens": summary.input_tokens,
@@ -156,38 +165,44 @@ class Tracing:
             "toolwire.tool_calls.count": summary.tool_call_count,
             "toolwire.tool_calls.truncated": summary.tool_call_truncated,
         }
-        told: dict[str, Any] = self._mask.value({**out, **_asked(turn)} if turn is not None else out)
-        return {**told, **self._said(summary, turn)} if turn is not None else told
+        if turn is not None:
+            out |= _parameters(turn)
+        masked = {name: value for name, value in self._mask.value(out).items() if value is not None}
+        return {**masked, **self._messages(summary, turn)} if turn is not None else masked
 
-    def _said(self, summary: TurnSummary, turn: Turn) -> dict[str, Any]:
+    def _messages(self, summary: TurnSummary, turn: Turn) -> dict[str, Any]:
         contents = summary.contents
         if not self._contents or contents is None:
             return {}
-        told = {
-            "gen_ai.system_instructions": [{"type": "text", "content": turn.instructions}] if turn.instructions else [],
+        instructions = turn.instructions
+        messages = {
+            "gen_ai.system_instructions": [{"type": "text", "content": instructions}] if instructions else [],
             "gen_ai.input.messages": contents.asked(turn),
             "gen_ai.output.messages": contents.said(),
         }
-        return {name: json.dumps(self._mask.value(messages), ensure_ascii=False) for name, messages in told.items() if messages}
+        masked = {name: self._mask.value(some) for name, some in messages.items() if some}
+        return {name: json.dumps(some, ensure_ascii=False) for name, some in masked.items()}
 
     async def close(self) -> None:
-        """Sends what is left, if the collector takes it within `CLOSE_S`."""
+        """Sends the remaining spans, if the collector accepts them within `CLOSE_S`."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
             self._provider.force_flush(int(CLOSE_S * 1000))
             self._provider.shutdown()
-            with suppress(RuntimeError):  # the loop has not waited
+            with suppress(RuntimeError):  # the loop is closed: `close` has timed out
                 loop.call_soon_threadsafe(done.set)
 
-        threading.Thread(target=shut_down, name="toolwire-telemetry", daemon=True).start()  # no process waits for a collector
+        # A daemon thread: a collector that does not answer must not keep the process alive.
+        threading.Thread(target=shut_down, name="toolwire-telemetry", daemon=True).start()
         try:
             await asyncio.wait_for(done.wait(), CLOSE_S)
         except TimeoutError:
-            log.warning("the collector did not take the last spans within %g s", CLOSE_S)
+            log.warning("the collector did not accept the last spans within %g s", CLOSE_S)
 
 
-def _asked(turn: Turn) -> dict[str, Any]:
+def _parameters(turn: Turn) -> dict[str, Any]:
+    """The request's parameters, as far as the conventions have names for them."""
     out = {name: value for field, name in SAMPLING if (value := getattr(turn.sampling, field)) is not None}
     if turn.sampling.stop:
         out["gen_ai.request.stop_sequences"] = tuple(turn.sampling.stop)
@@ -199,14 +214,17 @@ def _asked(turn: Turn) -> dict[str, Any]:
 
 
 def _finish(summary: TurnSummary) -> str:
-    """As the client is told it."""
+    """The finish reason as the client sees it."""
     return "tool_calls" if summary.finish == "stop" and summary.tool_call_count else str(summary.finish)
 
 
 def _served_by(model: ModelSettings) -> tuple[str, str | None, int | None]:
-    """The provider's name, and where its server is, where it has one of its own."""
+    """The provider's name, and the host and port of its server if the settings name one."""
     options = model.options
-    named = str(options.get("model", "")).partition(":")[0] if model.backend == "hosted" else str(options.get("profile") or model.backend)
+    if model.backend == "hosted":
+        named = str(options.get("model", "")).partition(":")[0]
+    else:
+        named = str(options.get("profile") or model.backend)
     parts = urlsplit(str(options.get("base_url") or ""))
     try:
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
@@ -216,7 +234,7 @@ def _served_by(model: ModelSettings) -> tuple[str, str | None, int | None]:
 
 
 def _parent(header: str) -> Any:
-    """The caller's context; None where there is none, or none that can be read."""
+    """The caller's trace context. None if the header is empty."""
     if not header:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -226,15 +244,17 @@ def _parent(header: str) -> Any:
 
 # --- contents ------------------------------------------------------------
 #
-# What was said in a turn, for those who are allowed to see it: the debug log, and traces whose settings
-# ask for it. Nobody keeps it unless somebody wants it (`Gateway.contents_wanted`). It is bounded: beyond
-# `MOST` characters the rest is counted, not kept.
+# The messages of a turn, for the debug log and for traces with `telemetry.with_contents`. They are kept only
+# if one of the two wants them (`Gateway.contents_wanted`), and at most `MOST` characters of each direction.
 
 MOST = 64 * 1024
 
 
 class Contents:
-    """One turn's. `saw` is told every batch that goes out; `asked` and `said` are lists of messages in the form of OpenTelemetry's conventions."""
+    """The messages of one turn, in the form of OpenTelemetry's conventions.
+
+    The gateway calls `saw` with every batch that it sends. `left_out` counts the characters beyond `MOST`.
+    """
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -245,13 +265,15 @@ class Contents:
     def saw(self, batch: Batch, choice: int) -> None:
         for event in batch:
             if isinstance(event, Text | Thought):
-                self._texts.setdefault((choice, "text" if isinstance(event, Text) else "reasoning"), []).append(self._kept(event.text))
+                kind = "text" if isinstance(event, Text) else "reasoning"
+                self._texts.setdefault((choice, kind), []).append(self._kept(event.text))
             elif isinstance(event, CallBegin):
-                self._calls[(choice, event.index)] = {"type": "tool_call", "id": event.id, "name": event.name, "arguments": []}
+                self._calls[(choice, event.index)] = _call(event.id, event.name, [])
             elif isinstance(event, CallArgs) and (choice, event.index) in self._calls:
                 self._calls[(choice, event.index)]["arguments"].append(self._kept(event.delta))
 
     def said(self) -> list[dict[str, Any]]:
+        """The response's messages, one per choice."""
         choices: dict[int, list[dict[str, Any]]] = {}
         for (choice, kind), pieces in self._texts.items():
             choices.setdefault(choice, []).append({"type": kind, "content": "".join(pieces)})
@@ -260,7 +282,7 @@ class Contents:
         return [{"role": "assistant", "parts": parts} for _, parts in sorted(choices.items())]
 
     def asked(self, turn: Turn) -> list[dict[str, Any]]:
-        """The request's own messages, the last ones first to be kept."""
+        """The request's last messages, as many as fit."""
         out: list[dict[str, Any]] = []
         room = MOST
         for item in reversed(turn.items):
@@ -282,12 +304,18 @@ def _message(item: Any) -> dict[str, Any]:
     if isinstance(item, Message):
         return {"role": item.role, "parts": [_part(part) for part in item.parts]}
     if isinstance(item, Call):
-        return {"role": "assistant", "parts": [{"type": "tool_call", "id": item.call_id, "name": item.name, "arguments": item.arguments}]}
+        return {"role": "assistant", "parts": [_call(item.call_id, item.name, item.arguments)]}
     if isinstance(item, Result):
-        said = "".join(part.text for part in item.parts if isinstance(part, TextPart))
-        return {"role": "tool", "parts": [{"type": "tool_call_response", "id": item.call_id, "response": said}]}
+        text = "".join(part.text for part in item.parts if isinstance(part, TextPart))
+        response = {"type": "tool_call_response", "id": item.call_id, "response": text}
+        return {"role": "tool", "parts": [response]}
     assert isinstance(item, Reasoning)
-    return {"role": "assistant", "parts": [{"type": "reasoning", "content": "".join((*item.summary, *item.content))}]}
+    text = "".join((*item.summary, *item.content))
+    return {"role": "assistant", "parts": [{"type": "reasoning", "content": text}]}
+
+
+def _call(id: str | None, name: str, arguments: str | list[str]) -> dict[str, Any]:
+    return {"type": "tool_call", "id": id, "name": name, "arguments": arguments}
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -295,5 +323,6 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "text", "content": part.text}
     if isinstance(part, ImagePart):
         url = part.url or ""
-        return {"type": "uri", "modality": "image", "uri": url if not url.startswith("data:") else f"data:… ({len(url)} characters)"}
+        shown = f"data:… ({len(url)} characters)" if url.startswith("data:") else url
+        return {"type": "uri", "modality": "image", "uri": shown}
     return {"type": part.kind}

@@ -1,13 +1,10 @@
-"""One line a request: what stands in it, what does not, and how it is written."""
+"""The log has one line per request: what is in it, what is not, and how it is written."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
-import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -120,9 +117,7 @@ async def test_other_requests_are_lines_and_those_of_machines_only_at_debug(
     assert lines()[-1]["path"] == "/healthz"
 
 
-async def test_what_was_said_stands_in_the_log_at_debug_only_and_masked(
-    on_a_socket: OnASocket, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_contents_are_logged_at_debug_only(on_a_socket: OnASocket, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(models=(ModelSettings("m", "scripted"),))
     body = {**CHAT, "stream": True}
     with caplog.at_level(logging.DEBUG, "toolwire.access"):
@@ -135,19 +130,18 @@ async def test_what_was_said_stands_in_the_log_at_debug_only_and_masked(
     assert all("own words" not in json.dumps(line) for line in told if line["event"] != "contents")
 
 
-# --- how lines are written ---------------------------------------------------------------------------------------------------------------------
+# --- how lines are written ----------------------------------------------
 
 
-def written(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, tell: Callable[[], None], alone: bool = False) -> list[str]:
-    """`alone`: as in a server, where no other handler than ours sees a line."""
+def written(patch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, log: Callable[[], None]) -> list[str]:
+    """The lines that `log` causes on stderr."""
     root, out = logging.getLogger(), io.StringIO()
-    monkeypatch.setattr("sys.stderr", out)
+    patch.setattr("sys.stderr", out)
     level, handlers = root.level, root.handlers[:]
+    root.handlers.clear()
     try:
-        if alone:
-            root.handlers.clear()
         logs.configure("info", format, mask)
-        tell()
+        log()
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
@@ -162,19 +156,13 @@ def summary(**made: Any) -> TurnSummary:
     return TurnSummary(**{**asked, **ended, **called, **used, "turn_id": "turn_1", "answer_id": "chatcmpl-1", **made})
 
 
-def twice(log: logs.RequestLog, told: TurnSummary) -> Callable[[], None]:
-    def tell() -> None:
-        log.turn(told)
-        log.turn(told)
-
-    return tell
-
-
-def tell_everything() -> None:
+def log_everything() -> None:
     log = logs.RequestLog()
     log.node = "node_1"
-    log._tell(logging.INFO, {"event": "turn", "request_id": "r", "path": 'a "b"\nc=d', "status": 200, "tool_call_names": ["x", "y"], "error": None})
-    logging.getLogger("toolwire.store").warning("can not reach %s", "postgresql://toolwire:s3cret-of-the-store@db/toolwire")
+    fields = {"event": "request", "request_id": "r", "path": 'a "b"\nc=d', "status": 200, "error": None}
+    log._log(logging.INFO, {**fields, "names": ["x", "y"]})
+    url = "postgresql://toolwire:s3cret-of-the-store@db/toolwire"
+    logging.getLogger("toolwire.store").warning("can not reach %s", url)
     try:
         raise ValueError("Bearer abcdefghijklmnopqrstuvwx")
     except ValueError:
@@ -185,16 +173,18 @@ MASK = Mask(("node-secret-canary",))
 
 
 def test_as_json_every_line_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, warning, broken = map(json.loads, written(monkeypatch, "json", MASK, tell_everything))
-    assert turn["event"] == "turn" and turn["node"] == "node_1" and turn["path"] == 'a "b"\nc=d' and turn["tool_call_names"] == ["x", "y"]
+    request, warning, broken = map(json.loads, written(monkeypatch, "json", MASK, log_everything))
+    assert list(request) == ["time", "node", "event", "request_id", "path", "status", "error", "names"]
+    assert request["node"] == "node_1" and request["path"] == 'a "b"\nc=d' and request["names"] == ["x", "y"]
     assert (warning["event"], warning["level"], warning["logger"]) == ("log", "warning", "toolwire.store")
     assert warning["message"] == "can not reach postgresql://toolwire:***@db/toolwire"
-    assert "Traceback" in broken["error"] and broken["message"] == "it broke with ***" and "abcdefghijklmnop" not in json.dumps(broken)
+    assert "Traceback" in broken["error"] and broken["message"] == "it broke with ***"
+    assert "abcdefghijklmnop" not in json.dumps(broken)
 
 
-def test_as_text_a_request_is_one_line_whatever_a_client_called_its_things(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, warning, *broken = written(monkeypatch, "text", MASK, tell_everything)
-    assert turn.endswith(r'INFO turn node=node_1 request_id=r path="a \"b\"\nc=d" status=200 tool_call_names=x,y')
+def test_as_text_a_request_is_one_line_whatever_a_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    request, warning, *broken = written(monkeypatch, "text", MASK, log_everything)
+    assert request.endswith(r'INFO request node=node_1 request_id=r path="a \"b\"\nc=d" status=200 names=x,y')
     assert warning.endswith("WARNING toolwire.store: can not reach postgresql://toolwire:***@db/toolwire")
     assert not any("canary" in line or "abcdefghijklmnop" in line for line in broken)
 
@@ -205,104 +195,120 @@ def test_as_text_a_request_is_one_line_whatever_a_client_called_its_things(monke
         {"request_id": "node-secret-canary"},
         {"model": "node-secret-canary"},
         {"model": "m/sk-0123456789abcdefghij"},
+        {"key_name": "node-secret-canary"},
+        {"report": "node-secret-canary"},
         {"tool_call_count": 1, "tool_call_names": ("node-secret-canary",)},
         {"tool_call_count": 1, "tool_call_ids": ("node-secret-canary",)},
     ],
 )
-def test_a_secret_among_a_clients_own_names_is_masked_too(monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]) -> None:
-    log = logs.RequestLog()
+def test_a_secret_among_a_clients_own_names_is_masked_too(
+    monkeypatch: pytest.MonkeyPatch,
+    words: dict[str, Any],
+) -> None:
     for format in logs.LOG_FORMATS:
-        lines = written(monkeypatch, format, MASK, twice(log, summary(**words)))
-        assert len(lines) == 2 and all("***" in line and "canary" not in line and "0123456789" not in line for line in lines)
+        (line,) = written(monkeypatch, format, MASK, lambda: logs.RequestLog().turn(summary(**words)))
+        assert "***" in line and "canary" not in line and "0123456789" not in line
+
+
+MINIMAL = (
+    "request_id=req_1 api=chat model=m backend=openai strategy=none turn=new status=200 finish=stop"
+    " output_mode=openai-json turn_id=turn_1 answer_id=chatcmpl-1 input_tokens=9 output_tokens=3"
+    " first_byte_ms=250.00 duration_ms=500.00"
+)
+TWO_CALLS = {"tool_call_count": 2, "tool_call_names": ("a", "b"), "tool_call_ids": ("x", "y z")}
 
 
 @pytest.mark.parametrize(
-    "made",
+    ("made", "changed"),
     [
-        {},
-        {"key_id": "k1", "key_name": 'a "b"', "model": "two words\nand \ud800 more", "stream": True, "cached_tokens": 3},
-        {"error_kind": "backend", "status": 502, "finish": None, "first_byte_s": None, "report": "seed=ignored; stop=emulated"},
-        {"cancelled": True, "input_tokens": 0, "output_tokens": 0, "kind": "resumed"},
-        {"tool_call_count": 2, "tool_call_names": ("a", "b"), "tool_call_ids": ("x", "y")},
-        {"dropped": {"tail": 3}},
+        ({}, {}),
+        (
+            {"key_id": "k1", "key_name": 'a "b"', "model": "two words\nand \ud800 more", "stream": True},
+            {
+                "api=chat": r'key=k1 key_name="a \"b\"" api=chat',
+                "model=m": r'model="two words\nand � more"',
+                "turn=new": "turn=new stream=true",
+            },
+        ),
+        (
+            {"error_kind": "backend", "status": 502, "finish": None, "first_byte_s": None, "report": "seed=ignored"},
+            {
+                "status=200 finish=stop": "status=502 error=backend",
+                "openai-json": 'openai-json report="seed=ignored"',
+                "first_byte_ms=250.00 ": "",
+            },
+        ),
+        (
+            {"cancelled": True, "input_tokens": 0, "output_tokens": 0, "kind": "resumed", "first_byte_s": 0.0},
+            {
+                "turn=new": "turn=resumed",
+                "finish=stop": "finish=stop cancelled=true",
+                "input_tokens=9 output_tokens=3 ": "",
+                "first_byte_ms=250.00": "first_byte_ms=0.00",
+            },
+        ),
+        (
+            {**TWO_CALLS, "dropped": {"tail": 3}, "cached_tokens": 3, "reasoning_tokens": 2},
+            {
+                "output_tokens=3": "cached_tokens=3 output_tokens=3 reasoning_tokens=2 has_tool_calls=true"
+                r' tool_call_count=2 tool_call_names=a,b tool_call_ids="x,y z" dropped="{\"tail\":3}"'
+            },
+        ),
     ],
 )
 @pytest.mark.parametrize("node", ["", "node_1"])
-def test_a_turns_line_of_text_tells_what_its_fields_tell(monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], node: str) -> None:
-    log, told = logs.RequestLog(), summary(**made)
+def test_a_turn_is_one_line_of_text_without_its_empty_fields(
+    monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], changed: dict[str, str], node: str
+) -> None:
+    log, expected = logs.RequestLog(), MINIMAL
     log.node = node
-    first, second = written(monkeypatch, "text", MASK, twice(log, told))
-    fields = {"node": node, **logs.turn_fields(told)}
-    wanted = set(logs._shown((name, value) for name, value in fields.items() if name != "event" and not name.endswith("_ms")))
-    for line in (first, second):
-        assert " INFO turn " in line
-        body = line.partition(" INFO turn ")[2]
-        assert all(f" {one} " in f" {body} " for one in wanted)
-        assert f"duration_ms={fields['duration_ms']:g}" in body and ("first_byte_ms=" in body) == (told.first_byte_s is not None)
-        assert len(body) == len(" ".join([*wanted, *(word for word in body.split() if "_ms=" in word)]))
+    for before, after in changed.items():
+        assert before in expected
+        expected = expected.replace(before, after)
+    (line,) = written(monkeypatch, "text", MASK, lambda: log.turn(summary(**made)))
+    assert line.partition(" INFO turn ")[2] == ("node=node_1 " if node else "") + expected
 
 
-@pytest.mark.parametrize("format", logs.LOG_FORMATS)
-@pytest.mark.parametrize("made", [{}, {"model": "node-secret-canary", "tool_call_count": 1, "tool_call_names": ("a b",)}])
-def test_a_turns_line_is_the_same_whether_others_see_it_or_not(monkeypatch: pytest.MonkeyPatch, format: logs.LogFormat, made: dict[str, Any]) -> None:
-    monkeypatch.setattr("time.time", lambda: 1_700_000_000.25)
-    log = logs.RequestLog()
-    log.node = "node_1"
-    seen, records, handle = list[list[str]](), list[logging.LogRecord](), logging.Logger.handle
-
-    def watched(self: logging.Logger, record: logging.LogRecord) -> None:
-        records.append(record)
-        handle(self, record)
-
-    monkeypatch.setattr(logging.Logger, "handle", watched)
-    for alone in (False, True):
-        seen.append(written(monkeypatch, format, MASK, twice(log, summary(**made)), alone))
-    assert seen[0] == seen[1] and len(seen[0]) == 2
-    assert len(records) == 2  # of the turns that others saw
+def test_as_json_a_turn_has_all_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = summary(key_name="lone \ud800")
+    (line,) = written(monkeypatch, "json", MASK, lambda: logs.RequestLog().turn(turn))
+    fields = json.loads(line)
+    assert list(fields) == ["time", *logs.turn_fields(turn)]
+    assert {"time", "event", *logs.TURN_TEXT_ORDER} == {"node", *fields}
+    assert fields["key_name"] == "lone \ufffd" and fields["first_byte_ms"] == 250.0
+    assert fields["tool_call_names"] == []
 
 
 @pytest.mark.parametrize("where", ["toolwire", "toolwire.access"])
-def test_whoever_listens_between_sees_a_turns_line_too(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    seen: list[logging.LogRecord] = []
+def test_other_handlers_see_a_turn_as_json(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    seen: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record)
+            seen.append(self.format(record))
 
     listener = Listener()
     logging.getLogger(where).addHandler(listener)
     try:
-        assert len(written(monkeypatch, "text", MASK, twice(logs.RequestLog(), summary()), alone=True)) == 2
+        assert len(written(monkeypatch, "text", MASK, lambda: logs.RequestLog().turn(summary()))) == 1
     finally:
         logging.getLogger(where).removeHandler(listener)
-    assert [record.name for record in seen] == ["toolwire.access"] * 2
+    assert [json.loads(line)["turn_id"] for line in seen] == ["turn_1"]
 
 
-def test_contents_are_kept_for_nobody_unless_somebody_wants_them() -> None:
+def test_contents_are_kept_only_if_the_settings_ask_for_them() -> None:
     assert not Gateway(Settings()).contents_wanted
     assert not Gateway(Settings(telemetry=TelemetrySettings(with_contents=True))).contents_wanted
     assert Gateway(Settings(telemetry=TelemetrySettings("http://127.0.0.1:4318", with_contents=True))).contents_wanted
 
 
-# --- when lines are written ----------------------------------------------------------------------------------------------------------------------
-
-
-class Writes(io.StringIO):
-    """A stream that remembers each write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.seen.append(text)
-        return len(text)
+# --- when lines are written ---------------------------------------------
 
 
 @pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writes]:
-    root = logging.getLogger()
-    before, level, stream = list(root.handlers), root.level, Writes()
+def stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    root, stream = logging.getLogger(), io.StringIO()
+    before, level = list(root.handlers), root.level
     monkeypatch.setattr("sys.stderr", stream)
     logs.configure("info")
     yield stream
@@ -310,58 +316,51 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writes]:
     root.setLevel(level)
 
 
-async def test_lines_of_one_turn_of_the_loop_are_one_write_and_a_warning_waits_for_nothing(writes: Writes) -> None:
+async def test_a_line_is_written_at_once_and_in_order(stderr: io.StringIO) -> None:
     log = logging.getLogger("toolwire.http")
     log.info("one")
-    log.info("two")
-    assert writes.seen == []
-    await asyncio.sleep(0)
-    assert len(writes.seen) == 1 and writes.seen[0].splitlines()[0].endswith("one") and writes.seen[0].splitlines()[1].endswith("two")
+    assert stderr.getvalue().endswith("one\n")
+    log.warning("two")
     log.info("three")
-    log.warning("four")
-    assert [line.rpartition(" ")[2] for line in writes.seen[1].splitlines()] == ["three", "four"]
-    await asyncio.sleep(0)
-    assert len(writes.seen) == 2
+    assert [line.rpartition(" ")[2] for line in stderr.getvalue().splitlines()] == ["one", "two", "three"]
 
 
-def test_outside_of_the_loop_a_line_is_written_at_once(writes: Writes) -> None:
-    logging.getLogger("toolwire.http").info("one")
-    assert len(writes.seen) == 1 and writes.seen[0].endswith("one\n")
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+def test_a_log_that_cannot_be_written_costs_nothing_else(
+    stderr: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+) -> None:
+    def failing(text: str) -> int:
+        raise error
 
-
-async def test_a_line_that_comes_while_another_thread_writes_is_written_too(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
-    (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, logs._Handler))
-    log, writing, go_on = logging.getLogger("toolwire.http"), threading.Event(), threading.Event()
-
-    class Waiting(deque[str]):
-        def popleft(self) -> str:
-            writing.set()
-            go_on.wait(5)
-            return super().popleft()
-
-    monkeypatch.setattr(handler, "_waiting", Waiting())
-    other = threading.Thread(target=log.info, args=("one",))
-    other.start()
-    await asyncio.to_thread(writing.wait, 5)
-    log.info("two")
-    go_on.set()
-    await asyncio.to_thread(other.join, 5)
-    log.info("three")
-    await asyncio.sleep(0)
-    assert [line.rpartition(" ")[2] for line in "".join(writes.seen).splitlines()] == ["one", "two", "three"]
-
-
-async def test_a_log_that_can_not_be_written_costs_nothing_else(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
-    troubles: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
-
-    def full(text: str) -> int:
-        raise OSError(28, "No space left on device")
-
+    log = logging.getLogger("toolwire.http")
     with monkeypatch.context() as patched:
-        patched.setattr(writes, "write", full)
-        logging.getLogger("toolwire.http").info("lost")
-        await asyncio.sleep(0)
-    logging.getLogger("toolwire.http").info("kept")
-    await asyncio.sleep(0)
-    assert troubles == [] and len(writes.seen) == 1 and writes.seen[0].endswith("kept\n")
+        patched.setattr(stderr, "write", failing)
+        log.info("lost")
+        logs.RequestLog().turn(summary())
+    log.info("kept")
+    (line,) = stderr.getvalue().splitlines()
+    assert line.endswith("kept")
+    stderr.close()
+    log.info("lost too")
+
+
+def test_a_message_that_cannot_be_formatted_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = written(monkeypatch, "text", MASK, lambda: logging.getLogger("toolwire").info("%d", "not a number"))
+    assert "--- Logging error ---" in lines
+
+
+def test_what_is_said_at_any_level_is_text_or_an_object_and_configuring_again_replaces_the_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def say() -> None:
+        logs.configure("warning", "json", MASK)
+        logs.say("as text", event="pages", url="http://node-secret-canary/")
+        logging.getLogger("toolwire.http").warning("once")
+        logs.configure("warning")
+        logs.say("as text", event="pages")
+
+    pages, once, text = written(monkeypatch, "text", MASK, say)
+    assert (json.loads(pages)["event"], json.loads(pages)["url"]) == ("pages", "http://***/")
+    assert json.loads(once)["message"] == "once" and text == "as text"

@@ -1,23 +1,33 @@
 """Any OpenAI-compatible HTTP server as a backend: Ollama, LM Studio, vLLM, llama.cpp, OpenRouter, OpenAI.
 
-options.py   the keys of [models.ID]
-render.py    Turn → the body of a chat completions request
-read.py      the server's bytes → events
-wire.py      the shapes of that server's JSON
-failures.py  what can go wrong → one kind of `errors.KINDS`
-profiles.py  what is known of each kind of server, as data
-discover.py  asking a server who it is and which models it has
-refusals.py  the words by which servers refuse tools
-constraints.py  how a decoder is held to calls
-echo.py      the given beginning of an answer
-ways.py      native, constrained or emulated, and what follows from that
-backend.py   the connection: pool, timeouts, retry, cancel
+backend.py    one model: runs a turn, or all models of a server
+options.py    the keys of [models.ID]
+profiles.py   what is known of each kind of server, as data
+discover.py   identifies a server and lists its models
+strategy.py   native, constrained or emulated tools, and how servers refuse them
+render.py     Turn → the body of a chat completions request
+transport.py  sends the request: directly, or through a proxy
+http1.py      the HTTP/1.1 client for direct requests
+read.py       the bytes of the response → events
+chunks.py     the JSON of the response, as types
+failures.py   errors of the server and the connection → one kind of `errors.KINDS`
 """
 
 from toolwire.backends.openai.backend import OpenAIBackend
-from toolwire.backends.openai.discover import Asker, ListedModel, identify, list_models
+from toolwire.backends.openai.discover import ListedModel, Probe, identify, list_models
 from toolwire.backends.openai.options import OPTIONS, OpenAIOptions
 from toolwire.backends.openai.profiles import PROFILES, Profile
 from toolwire.backends.openai.render import render
 
-__all__ = ["OPTIONS", "PROFILES", "Asker", "ListedModel", "OpenAIBackend", "OpenAIOptions", "Profile", "identify", "list_models", "render"]
+__all__ = [
+    "OPTIONS",
+    "PROFILES",
+    "ListedModel",
+    "OpenAIBackend",
+    "OpenAIOptions",
+    "Probe",
+    "Profile",
+    "identify",
+    "list_models",
+    "render",
+]

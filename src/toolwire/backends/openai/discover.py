@@ -1,5 +1,7 @@
-"""Asking a server who it is, which models it has, and what it says of one of them. Cheap questions with a short time to answer, never on the way of
-a turn that is already running well; whatever goes wrong means that nothing is known.
+"""Identifies a server, lists its models, and asks what one of them can do.
+
+The questions are cheap and have a short time limit. No turn that works without them waits for them, and any
+error means that nothing is known.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ ASK_S = 2.0
 BODY_LIMIT = 16 * 1024 * 1024
 SHOWN_AT_ONCE = 4
 NOT_CHAT = re.compile(
-    r"embed|whisper|tts|dall-e|moderation|rerank|transcribe|(?:^|[-/])(?:sora|bge|e5)\b|-image\b|realtime|davinci-002|babbage-002", re.IGNORECASE
+    r"embed|whisper|tts|dall-e|moderation|rerank|transcribe|(?:^|[-/])(?:sora|bge|e5)\b|-image\b|realtime"
+    r"|davinci-002|babbage-002",
+    re.IGNORECASE,
 )
-"""Ids of models that do not chat, for servers whose lists do not say what a model is for."""
+"""Ids of models that cannot chat, for servers that do not list what a model is for."""
 
 Json = Any
 Entry = Mapping[str, Json]
@@ -31,45 +35,49 @@ Entry = Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model that a server offers for chat. `tools` and `context` None: the server does not say."""
+    """A model that a server offers for chat. `tools`, `context` None: unknown."""
 
     id: str
     tools: bool | None = None
     context: int | None = None
 
 
-class Said(NamedTuple):
-    """An answer: its text, empty unless all is well, and its `Server` header."""
+class Answer(NamedTuple):
+    """The text of a response, empty unless its status is 200, and its `Server` header."""
 
     text: str
     server: str
 
 
-class Asker:
-    """Asks one server. `base_url` ends with `/v1`, `root` is what stands before it."""
+class Probe:
+    """Asks one server. `base` is the address with `/v1`, `root` the one without."""
 
-    def __init__(self, base_url: str, api_key: str, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        session: aiohttp.ClientSession,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.base = base_url.rstrip("/")
         url = urlsplit(self.base)
         self.root = f"{url.scheme}://{url.netloc}{url.path.removesuffix('/v1')}"
         self._session = session
         self._headers = {**({"Authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
 
-    async def ask(self, url: str, body: Json = None) -> Said | None:
-        """What is answered, whatever the status; None: nothing. A body makes it a POST."""
+    async def ask(self, url: str, body: Json = None) -> Answer | None:
+        """GETs, or POSTs a body. Returns the answer whatever its status; None: the server did not answer."""
         method = "GET" if body is None else "POST"
+        asked = self._session.request(method, url, json=body, headers=self._headers, allow_redirects=False)
         try:
-            async with (
-                asyncio.timeout(ASK_S),
-                self._session.request(method, url, json=body, headers=self._headers, allow_redirects=False) as response,
-            ):
+            async with asyncio.timeout(ASK_S), asked as response:
                 raw = bytearray()
                 async for block in response.content.iter_any():
                     raw += block
                     if len(raw) > BODY_LIMIT:
                         return None
                 text = raw.decode("utf-8", "replace") if response.status == 200 else ""
-                return Said(text, response.headers.get("Server", ""))
+                return Answer(text, response.headers.get("Server", ""))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
 
@@ -77,33 +85,33 @@ class Asker:
         return _object(await self.ask(url, body))
 
 
-def _object(said: Said | None) -> Entry:
+def _object(answer: Answer | None) -> Entry:
     try:
-        value = json.loads(said.text) if said else {}
+        value = json.loads(answer.text) if answer else {}
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return _dict(value)
 
 
-# --- who ---------------------------------------------------------------------------------------------------------------------------------------
+# --- identify -----------------------------------------------------------------------------------------------
 
 
-async def identify(asker: Asker) -> Profile | None:
-    """The kind of server at an address that does not tell it. None: it did not answer, so it may be asked again. Servers far away are not asked."""
-    known = by_address(asker.base)
-    if known is not None or not is_near(asker.base):
+async def identify(probe: Probe) -> Profile | None:
+    """Identifies a server by its address, or asks it if it is near. None: it did not answer."""
+    known = by_address(probe.base)
+    if known is not None or not is_near(probe.base):
         return known or GENERIC
-    said = await asker.ask(asker.base + "/models")
-    if said is None:
+    answer = await probe.ask(probe.base + "/models")
+    if answer is None:
         return None
-    found = by_models(_owners(said.text), said.server)
+    found = by_models(_owners(answer.text), answer.server)
     if found is not None:
         return found
     for profile in PROFILES.values():
         if profile.probe is not None:
             path, words = profile.probe
-            said = await asker.ask(asker.root + path)
-            if said is not None and words in said.text:
+            answer = await probe.ask(probe.root + path)
+            if answer is not None and words in answer.text:
                 return profile
     return GENERIC
 
@@ -116,98 +124,101 @@ def _owners(text: str) -> list[str]:
     return [owner for entry in _entries(value, "data") if isinstance(owner := entry.get("owned_by"), str)]
 
 
-# --- what it says of one model -----------------------------------------------------------------------------------------------------------------
+# --- one model ----------------------------------------------------------------------------------------------
 
 
-async def facts_of(asker: Asker, profile: Profile, model: str) -> Facts | None:
-    """What the server tells of this model before it is asked to do anything. None: it is not there, or still loads, so it may be asked again."""
+async def facts_of(probe: Probe, profile: Profile, model: str) -> Facts | None:
+    """What the server says of a model. None: the server is not there, or still loads."""
     if profile.name == "ollama":
-        shown = await asker.ask(asker.root + "/api/show", {"model": model})
+        shown = await probe.ask(probe.root + "/api/show", {"model": model})
         return None if shown is None else Facts(tools=_has(_object(shown).get("capabilities"), "tools"))
     if profile.name == "llamacpp":
-        props = await asker.ask(asker.root + "/props")
-        lark = None if props is None or not props.text else await _takes_lark(asker)
+        props = await probe.ask(probe.root + "/props")
+        lark = None if props is None or not props.text else await _takes_lark(probe)
         return None if lark is None else Facts(tools=_template_tools(_object(props)), lark=lark)
     return Facts()
 
 
 def _template_tools(props: Entry) -> bool | None:
-    """llama.cpp leaves tools out where the model's template has no place for them."""
-    caps = props.get("chat_template_caps")
-    tools = caps.get("supports_tools") if isinstance(caps, dict) else None
+    """Whether the model's template takes tools; llama.cpp drops them silently where it does not."""
+    tools = _dict(props.get("chat_template_caps")).get("supports_tools")
     return tools if isinstance(tools, bool) else None
 
 
-async def _takes_lark(asker: Asker) -> bool | None:
-    """Whether llama.cpp was built with llguidance, which it must be told of by no grammar: another build would abort. With llguidance it turns any
-    JSON schema into a Lark grammar, which stands in the settings that it answers with. None: it is too busy to say."""
-    answer = await asker.ask(asker.root + "/completion", {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}})
+async def _takes_lark(probe: Probe) -> bool | None:
+    """Whether llama.cpp was built with llguidance. None: it is too busy to answer.
+
+    A Lark grammar cannot be tried, because any other build aborts on it. A build with llguidance turns a
+    JSON schema into a Lark grammar and shows it in its answer, so a schema is sent.
+    """
+    asked = {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}}
+    answer = await probe.ask(probe.root + "/completion", asked)
     if answer is None:
         return None
-    settings = _object(answer).get("generation_settings")
-    grammar = settings.get("grammar") if isinstance(settings, dict) else None
+    grammar = _dict(_object(answer).get("generation_settings")).get("grammar")
     return isinstance(grammar, str) and grammar.startswith("%llguidance")
 
 
-# --- the models --------------------------------------------------------------------------------------------------------------------------------
+# --- all models ---------------------------------------------------------------------------------------------
 
 
-async def list_models(base_url: str, api_key: str, profile: Profile, session: aiohttp.ClientSession) -> list[ListedModel]:
-    """The models that a server offers for chat, in its order; embedding models and the like are left out. Empty where it does not answer."""
-    asker = Asker(base_url, api_key, session)
+async def list_models(probe: Probe, profile: Profile) -> list[ListedModel]:
+    """The models that a server offers for chat, in its order. Empty: it does not answer."""
     listing = LISTINGS.get(profile.name)
     entries: list[Entry] = []
     if listing is not None:
-        entries = _entries(await asker.json((asker.root if listing.root else asker.base) + listing.path), listing.items)
+        address = (probe.root if listing.root else probe.base) + listing.path
+        entries = _entries(await probe.json(address), listing.items)
         models = [model for entry in entries if (model := listing.read(entry)) is not None]
     if not entries:
-        models = [model for entry in _entries(await asker.json(asker.base + "/models"), "data") if (model := _plain(entry)) is not None]
+        entries = _entries(await probe.json(probe.base + "/models"), "data")
+        models = [model for entry in entries if (model := _openai(entry)) is not None]
     if profile.name == "ollama":
-        models = await _shown(asker, models)
+        models = await _shown(probe, models)
     if profile.name == "llamacpp" and len(models) == 1:
-        tools = _template_tools(await asker.json(asker.root + "/props"))
+        tools = _template_tools(await probe.json(probe.root + "/props"))
         models = [ListedModel(models[0].id, tools, models[0].context)]
     return list({model.id: model for model in models}.values())
 
 
-async def _shown(asker: Asker, models: list[ListedModel]) -> list[ListedModel]:
-    """Older Ollama lists do not say what a model can do; its page does."""
+async def _shown(probe: Probe, models: list[ListedModel]) -> list[ListedModel]:
+    """Asks for each model: the lists of older versions of Ollama do not say what a model can do."""
     gate = asyncio.Semaphore(SHOWN_AT_ONCE)
 
     async def show(model: ListedModel) -> ListedModel | None:
         if model.tools is not None:
             return model
         async with gate:
-            shown = await asker.json(asker.root + "/api/show", {"model": model.id})
+            shown = await probe.json(probe.root + "/api/show", {"model": model.id})
         if _has(shown.get("capabilities"), "completion") is False:
             return None
-        info = shown.get("model_info")
-        info = info if isinstance(info, dict) else {}
-        context = next((_number(value) for key, value in info.items() if key.endswith(".context_length")), None)
-        return ListedModel(model.id, _has(shown.get("capabilities"), "tools"), model.context or context)
+        info = _dict(shown.get("model_info"))
+        lengths = [_number(value) for key, value in info.items() if key.endswith(".context_length")]
+        context = model.context or next(iter(lengths), None)
+        return ListedModel(model.id, _has(shown.get("capabilities"), "tools"), context)
 
     return [model for model in await asyncio.gather(*map(show, models)) if model is not None]
 
 
-def _plain(entry: Entry) -> ListedModel | None:
-    """An entry of `/v1/models`; vLLM and SGLang say `max_model_len`, llama.cpp `meta.n_ctx`."""
+def _openai(entry: Entry) -> ListedModel | None:
+    """An entry of `/v1/models`. vLLM and SGLang add `max_model_len`, llama.cpp `meta.n_ctx`."""
     name = _text(entry.get("id"))
     if not name or NOT_CHAT.search(name):
         return None
-    meta = entry.get("meta")
-    return ListedModel(name, None, _number(entry.get("max_model_len")) or _number(meta.get("n_ctx") if isinstance(meta, dict) else None))
+    context = _number(entry.get("max_model_len")) or _number(_dict(entry.get("meta")).get("n_ctx"))
+    return ListedModel(name, None, context)
 
 
 def _ollama(entry: Entry) -> ListedModel | None:
     name = _text(entry.get("model")) or _text(entry.get("name"))
-    capabilities, details = entry.get("capabilities"), entry.get("details")
-    if not name or _has(capabilities, "completion") is False or (capabilities is None and NOT_CHAT.search(name)):
+    can, context = entry.get("capabilities"), _number(_dict(entry.get("details")).get("context_length"))
+    if not name or _has(can, "completion") is False or (can is None and NOT_CHAT.search(name)):
         return None
-    return ListedModel(name, _has(capabilities, "tools"), _number(details.get("context_length")) if isinstance(details, dict) else None)
+    return ListedModel(name, _has(can, "tools"), context)
 
 
 def _lmstudio(entry: Entry) -> ListedModel | None:
-    """`type` is llm, vlm or embeddings. A model that was not trained for tools gets LM Studio's own format for them, so that nothing is known."""
+    """`type` is llm, vlm or embeddings. Tools also work without `tool_use`, in LM Studio's own format."""
     name = _text(entry.get("id"))
     if not name or entry.get("type") not in ("llm", "vlm"):
         return None
@@ -217,25 +228,24 @@ def _lmstudio(entry: Entry) -> ListedModel | None:
 
 def _openrouter(entry: Entry) -> ListedModel | None:
     name = _text(entry.get("id"))
-    architecture = entry.get("architecture")
-    writes = _has(architecture.get("output_modalities"), "text") if isinstance(architecture, dict) else None
-    if not name or writes is False:
+    if not name or _has(_dict(entry.get("architecture")).get("output_modalities"), "text") is False:
         return None
-    return ListedModel(name, _has(entry.get("supported_parameters"), "tools"), _number(entry.get("context_length")))
+    tools = _has(entry.get("supported_parameters"), "tools")
+    return ListedModel(name, tools, _number(entry.get("context_length")))
 
 
 def _litellm(entry: Entry) -> ListedModel | None:
-    name, info = _text(entry.get("model_name")), entry.get("model_info")
-    info = info if isinstance(info, dict) else {}
+    name, info = _text(entry.get("model_name")), _dict(entry.get("model_info"))
     if not name or info.get("mode") not in (None, "chat", "responses", "completion"):
         return None
     tools = info.get("supports_function_calling")
-    return ListedModel(name, tools if isinstance(tools, bool) else None, _number(info.get("max_input_tokens")))
+    tools = tools if isinstance(tools, bool) else None
+    return ListedModel(name, tools, _number(info.get("max_input_tokens")))
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Where a server lists its models better than in `/v1/models`: the path from the root or the base, the key of the list, how an entry is read."""
+    """A list of models that says more than `/v1/models`: its path and its key; `root`: without `/v1`."""
 
     path: str
     root: bool
@@ -254,6 +264,10 @@ LISTINGS: dict[str, Listing] = {
 def _entries(value: Json, key: str) -> list[Entry]:
     entries = value.get(key) if isinstance(value, dict) else None
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _dict(value: Json) -> Entry:
+    return value if isinstance(value, dict) else {}
 
 
 def _has(words: Json, word: str) -> bool | None:

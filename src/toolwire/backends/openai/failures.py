@@ -1,7 +1,6 @@
-"""What can go wrong at an upstream → one `Failure`. The tables decide; the message is one line that holds no secret.
+"""Errors of a server or a connection → one `Failure`. Its message is one line without secrets.
 
-An upstream's own words are passed on where they help the person at the client, which is what it says of the request. What it says of credentials
-stays here.
+The client gets the server's own message if it is about the request, never if it is about credentials.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.wire.sse import scrub
 
-# --- faults ------------------------------------------------------------
-#
-# What can go wrong between us and an upstream server, whichever way the bytes travel.
+# --- faults of a connection ---------------------------------------------------------------------------------
 
 
 class TransportFault(Exception):
@@ -26,11 +23,11 @@ class TransportFault(Exception):
 
 
 class Unreachable(TransportFault):
-    """No connection could be made."""
+    """The connection could not be opened."""
 
 
 class NameUnknown(Unreachable):
-    """The host's name could not be resolved."""
+    """The host name could not be resolved."""
 
 
 class TlsRefused(Unreachable):
@@ -38,7 +35,7 @@ class TlsRefused(Unreachable):
 
 
 class TooLate(TransportFault):
-    """Nothing came in time; `connecting`: not even a connection."""
+    """Nothing arrived in time; `connecting`: not even the connection was opened."""
 
     def __init__(self, *, connecting: bool = False) -> None:
         super().__init__()
@@ -50,15 +47,15 @@ class Disconnected(TransportFault):
 
 
 class CutOff(TransportFault):
-    """The answer broke off."""
+    """The response broke off."""
 
 
 class NotHttp(TransportFault):
-    """What came is not HTTP."""
+    """What arrived is not HTTP."""
 
 
 MESSAGE_LIMIT = 500
-WORDS_LIMIT = 64 * 1024
+TEXT_LIMIT = 64 * 1024
 RETRY_LIMIT_S = 86_400.0
 
 STATUS_KINDS: dict[int, str] = {
@@ -90,24 +87,32 @@ CODE_KINDS: dict[str, str] = {
     "overloaded_error": "overloaded",
 }
 CONTEXT_LENGTH = re.compile(
-    r"context[ _](?:length|window|size)|maximum (?:context|sequence|prompt) length|(?:too many|exceeds?).{0,40}tokens|prompt is too long",
+    r"context[ _](?:length|window|size)|maximum (?:context|sequence|prompt) length"
+    r"|(?:too many|exceeds?).{0,40}tokens|prompt is too long",
     re.IGNORECASE,
 )
 UNKNOWN_MODEL = re.compile(
-    r"\bmodel\b.{0,80}(?:not (?:be )?found|does not exist|doesn't exist|unknown|not loaded)|(?:unknown|no such) model", re.IGNORECASE
+    r"\bmodel\b.{0,80}(?:not (?:be )?found|does not exist|doesn't exist|unknown|not loaded)"
+    r"|(?:unknown|no such) model",
+    re.IGNORECASE,
 )
 _MARKUP = re.compile(r"<[^>]*>|\s+")
 _KEY = re.compile(r"\b(?:sk|pk|key|gsk|xai|hf)[-_][A-Za-z0-9_\-*]{8,}")
 
-OWN_WORDS: dict[str, str] = {
+CERTAIN_KINDS = ("context_length", "content_filter", "quota", "model_not_found", "overloaded")
+"""Kinds for which the error's own code counts more than the status."""
+ABOUT_THE_REQUEST = ("invalid_request", "context_length", "content_filter", "model_not_found")
+OWN_MESSAGES: dict[str, str] = {
     "backend_auth": "The upstream server did not accept the gateway's credentials.",
     "quota": "The upstream account has no quota left.",
 }
 
-
 NOTHING_CAME = "The upstream server sent nothing for too long."
-FAULT_WORDS: dict[type[TransportFault], tuple[str, str]] = {
-    TlsRefused: ("backend_unavailable", "The upstream server's TLS certificate or handshake was not accepted."),
+FAULT_MESSAGES: dict[type[TransportFault], tuple[str, str]] = {
+    TlsRefused: (
+        "backend_unavailable",
+        "The upstream server's TLS certificate or handshake was not accepted.",
+    ),
     NameUnknown: ("backend_unavailable", "The upstream server's name could not be resolved."),
     Unreachable: ("backend_unavailable", "The upstream server could not be reached."),
     Disconnected: ("backend_unavailable", "The upstream server closed the connection without an answer."),
@@ -115,50 +120,57 @@ FAULT_WORDS: dict[type[TransportFault], tuple[str, str]] = {
 }
 
 
-def http_failure(status: int, headers: Mapping[str, str], body: bytes, secrets: tuple[str, ...] = ()) -> Failure:
-    """The failure that an HTTP answer other than 200 means."""
+def http_failure(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    secrets: tuple[str, ...] = (),
+) -> Failure:
+    """The failure for a response with a status other than 200."""
     if 300 <= status < 400:
-        return Failure("backend", f"The upstream server answered with a redirect (HTTP {status}), which is not followed. Check base_url.")
+        redirected = f"The upstream server answered with a redirect (HTTP {status}), which is not followed."
+        return Failure("backend", f"{redirected} Check base_url.")
     error = _error_in(body)
-    words = _words(error, body)
+    words = _message(error, body)
     kind = _kind(status, error, words)
     if kind == "backend" and status == 404 and not error.get("message"):
-        return Failure("backend", "The upstream server does not know this address (HTTP 404). Check base_url.")
+        unknown = "The upstream server does not know this address (HTTP 404). Check base_url."
+        return Failure("backend", unknown)
     retry = retry_after(headers) if status in (429, 503) else None
     return _failure(kind, words, error, f"HTTP {status}", retry, secrets)
 
 
 def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
-    """The failure that an error object inside a stream, or in a body with status 200, means."""
+    """The failure for an error object in a stream, or in a body with status 200."""
     found: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": error}
     code = found.get("code")
     status = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else 500
-    words = _words(found, b"")
+    words = _message(found, b"")
     return _failure(_kind(status, found, words), words, found, "while streaming", None, secrets)
 
 
 def transport_failure(error: TransportFault | ToolwireError, started: bool) -> Failure:
-    """The failure that a broken connection means; `started`: the answer had begun."""
+    """The failure for a fault of the connection; `started`: the response had begun."""
     if isinstance(error, ToolwireError):
         return error.failure
     if isinstance(error, TooLate):
-        return Failure("timeout", "The upstream server could not be reached in time." if error.connecting else NOTHING_CAME)
+        connecting = "The upstream server could not be reached in time."
+        return Failure("timeout", connecting if error.connecting else NOTHING_CAME)
     if started or isinstance(error, CutOff):
         return Failure("backend_cut", "The upstream server's answer broke off before it was complete.")
-    kind, words = FAULT_WORDS[type(error)]
-    return Failure(kind, words)
+    return Failure(*FAULT_MESSAGES[type(error)])
 
 
-def words_of(body: bytes) -> str:
-    """The upstream's own words in an error's body."""
-    return _words(_error_in(body), body)
+def error_message(body: bytes) -> str:
+    """The server's own message in the body of an error."""
+    return _message(_error_in(body), body)
 
 
 def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
     for key in ("code", "type"):
         word = error.get(key)
         kind = CODE_KINDS.get(word) if isinstance(word, str) else None
-        if kind in ("context_length", "content_filter", "quota", "model_not_found", "overloaded") or (kind and status == 500):
+        if kind in CERTAIN_KINDS or (kind and status == 500):
             if kind == "invalid_request" and CONTEXT_LENGTH.search(words):
                 return "context_length"
             return kind
@@ -169,22 +181,30 @@ def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
     return STATUS_KINDS.get(status, "invalid_request" if 400 <= status < 500 else "backend")
 
 
-def _failure(kind: str, words: str, error: Mapping[str, Any], where: str, retry: float | None, secrets: tuple[str, ...]) -> Failure:
+def _failure(
+    kind: str,
+    words: str,
+    error: Mapping[str, Any],
+    where: str,
+    retry: float | None,
+    secrets: tuple[str, ...],
+) -> Failure:
     param, code = error.get("param"), error.get("code")
-    if kind in OWN_WORDS:
-        return Failure(kind, f"{OWN_WORDS[kind][:-1]} ({where}).", retry_after_s=retry)
+    if kind in OWN_MESSAGES:
+        return Failure(kind, f"{OWN_MESSAGES[kind][:-1]} ({where}).", retry_after_s=retry)
     if not words:
-        message = f"The upstream server refused the request ({where})." if kind == "invalid_request" else f"The upstream server failed ({where})."
+        did = "refused the request" if kind == "invalid_request" else "failed"
+        message = f"The upstream server {did} ({where})."
     else:
-        message = words if kind in ("invalid_request", "context_length", "content_filter", "model_not_found") else f"Upstream ({where}): {words}"
-    shown = param if isinstance(param, str) else None, code if kind == "invalid_request" and isinstance(code, str) else None
-    param, code = (None if text is None else presentable(text, secrets) for text in shown)
+        message = words if kind in ABOUT_THE_REQUEST else f"Upstream ({where}): {words}"
+    param = presentable(param, secrets) if isinstance(param, str) else None
+    code = presentable(code, secrets) if isinstance(code, str) and kind == "invalid_request" else None
     return Failure(kind, presentable(message, secrets), param, code, retry)
 
 
 def presentable(text: str, secrets: tuple[str, ...]) -> str:
     """One short line of valid text without secrets."""
-    text = " ".join(scrub(text[:WORDS_LIMIT]).split())
+    text = " ".join(scrub(text[:TEXT_LIMIT]).split())
     for secret in filter(None, secrets):
         text = text.replace(secret, "…")
     text = _KEY.sub("…", text)
@@ -192,7 +212,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:
-    """The error object of a body, in the shapes servers use: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or a list of one."""
+    """The error object of a body: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or in a list."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -207,8 +227,8 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
     return {"message": error}
 
 
-def _words(error: Mapping[str, Any], body: bytes) -> str:
-    """The upstream's message on one line. A page of HTML is reduced to its text."""
+def _message(error: Mapping[str, Any], body: bytes) -> str:
+    """The server's message on one line. HTML is reduced to its text."""
     message = next((error[key] for key in ("message", "detail", "msg", "error") if error.get(key)), None)
     if message is None and not error:
         text = body[:4096].decode("utf-8", "replace")
@@ -219,17 +239,18 @@ def _words(error: Mapping[str, Any], body: bytes) -> str:
             message = json.dumps(message, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             message = ""
-    return " ".join((message or "")[:WORDS_LIMIT].split())
+    return " ".join((message or "")[:TEXT_LIMIT].split())
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """`Retry-After` in seconds, a day at most; a date is read as the time from the server's own `Date`."""
+    """`Retry-After` in seconds, at most a day. A date counts from the server's own `Date`."""
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return min(float(value) * factor, RETRY_LIMIT_S)
     try:
-        until, now = parsedate_to_datetime(headers.get("retry-after", "")), parsedate_to_datetime(headers.get("date", ""))
+        until = parsedate_to_datetime(headers.get("retry-after", ""))
+        now = parsedate_to_datetime(headers.get("date", ""))
         return min(max(0.0, (until - now).total_seconds()), RETRY_LIMIT_S)
     except (ValueError, TypeError, OverflowError):
         return None

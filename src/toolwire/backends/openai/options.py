@@ -1,10 +1,10 @@
-"""The keys of [models.ID] with `backend = "openai"`, as a table that the configuration is checked against."""
+"""The keys of [models.ID] with `backend = "openai"`, and their checks."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import SplitResult, urlsplit
@@ -22,12 +22,18 @@ GrammarSetting = Literal["auto", "none", "lark", "structural_tag"]
 
 @dataclass(frozen=True, slots=True)
 class OpenAIOptions:
-    """`model` empty: the id that clients send. `system_role`: the role that instructions, system and developer messages get; `keep` leaves messages
-    as they are. `reasoning_history`: earlier reasoning goes back as `reasoning_content`. `proxy_from_env`: HTTP_PROXY and its kin are obeyed.
-    `profile`: the kind of server, a name of `profiles.PROFILES`; `auto`: known by its address, or asked for. `schema_field` and `grammar`: how it is
-    held to a schema or a form; `auto`: as its profile says. `dialects`: how calls are looked for in text; empty: the default, and what the model's
-    family writes. `pass_fields`: request fields that are passed on besides those that the profile names;
-    `*`: every field that OpenAI does not know."""
+    """The options of a model.
+
+    - `model`: the server's name for the model; empty: the id that clients send.
+    - `profile`: the kind of server, a name of `profiles.PROFILES`; `auto`: known by its address, or asked.
+    - `dialects`: formats of calls to look for in text; empty: the default, and those of the model's family.
+    - `system_role`: the role of instructions, system and developer messages; `keep` does not change messages.
+    - `reasoning_history`: earlier reasoning is sent back as `reasoning_content`.
+    - `schema_field`, `grammar`: how the server constrains its decoder; `auto`: as the profile says.
+    - `proxy_from_env`: requests go through the proxies of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+    - `pass_fields`: request fields to pass on besides those of the profile; `*`: all that OpenAI does not
+      have.
+    """
 
     base_url: str = "https://api.openai.com/v1"
     api_key: str = field(default="", repr=False)
@@ -50,12 +56,12 @@ class OpenAIOptions:
 
     @property
     def server(self) -> Profile:
-        """The kind of server, as far as the options tell."""
+        """The kind of server, as far as the options say."""
         return PROFILES[self.profile] if self.profile != "auto" else by_address(self.base_url) or GENERIC
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> OpenAIOptions:
-        """The options from a table, or a `ValueError` that says in one line what is wrong. A named profile brings its address."""
+        """Reads a table. Raises `ValueError` with one line. A named profile has a default address."""
         checked = {key: _checked(key, value) for key, value in given.items()}
         if checked.get("profile", "auto") != "auto":
             checked.setdefault("base_url", PROFILES[checked["profile"]].base_url)
@@ -68,15 +74,15 @@ class OpenAIOptions:
         for key in ("timeout_s", "connect_timeout_s"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"{key}: expected a number above 0")
-        if not all(isinstance(text, str) for pair in self.headers.items() for text in pair):
+        if not _are_texts([*self.headers, *self.headers.values()]):
             raise ValueError("headers: expected a table of strings")
         for name, value in self.headers.items():
             if not _TOKEN.fullmatch(name):
-                raise ValueError(f"headers: {name!r} can not be the name of a header")
+                raise ValueError(f"headers: {name!r} cannot be the name of a header")
             if not _HEADER_VALUE.fullmatch(value):
-                raise ValueError(f"headers: the value of {name} holds a character that a header can not carry")
+                raise ValueError(f"headers: the value of {name} holds a character that a header cannot carry")
         if not _HEADER_VALUE.fullmatch(self.api_key):
-            raise ValueError("api_key: holds a character that a header can not carry")
+            raise ValueError("api_key: holds a character that a header cannot carry")
         for name in self.pass_fields:
             if name != "*" and not is_safe(name):
                 raise ValueError(f"pass_fields: {name!r} is not the name of a request field")
@@ -92,7 +98,7 @@ _NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 
 
 def _check_url(address: str) -> None:
-    """What is wrong with the address is said without showing what may be a secret in it."""
+    """Raises `ValueError` with a message that shows no part of the address that can be a secret."""
     try:
         url = urlsplit(address)
         _ = url.port  # a bad one raises
@@ -101,14 +107,14 @@ def _check_url(address: str) -> None:
     if url.username or url.password:
         raise ValueError("base_url: must not hold a user or password; use api_key or headers")
     if "?" in address or "#" in address:
-        raise ValueError("base_url: must not hold a query or fragment; use api_key or headers for what is secret")
+        raise ValueError("base_url: must not hold a query or fragment; use api_key or headers for secrets")
     if url.scheme not in ("http", "https") or not url.hostname or _NOT_IN_URL.search(address):
         shown = "" if "@" in address else f", got {address!r}"
         raise ValueError(f"base_url: expected an address such as http://127.0.0.1:11434/v1{shown}")
 
 
 class Option(NamedTuple):
-    """`kind` names the type: text, flag, number, texts, table; `choices` are the words a text may be."""
+    """`kind` is text, flag, number, texts or table; `choices` are the values that a text may have."""
 
     kind: str
     default: Any
@@ -133,27 +139,36 @@ _EXPECTED = {
 }
 
 OPTIONS: dict[str, Option] = {
-    option.name: Option(_KINDS.get(str(option.type), "text"), {} if option.name == "headers" else option.default, _CHOICES.get(option.name, ()))
+    option.name: Option(
+        _KINDS.get(str(option.type), "text"),
+        {} if option.name == "headers" else option.default,
+        _CHOICES.get(option.name, ()),
+    )
     for option in fields(OpenAIOptions)
 }
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _checked(key: str, value: Any) -> Any:
     option = OPTIONS.get(key)
     if option is None:
         near = difflib.get_close_matches(key, OPTIONS, 1, 0.5)
-        raise ValueError(f"unknown key {key}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(OPTIONS)}"))
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(OPTIONS)}"
+        raise ValueError(f"unknown key {key}; {hint}")
     if option.choices and value not in option.choices:
         raise ValueError(f"{key}: expected one of {', '.join(option.choices)}")
-    if option.kind == "texts" and isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
-        return tuple(value)
     fits = {
         "text": isinstance(value, str),
         "flag": isinstance(value, bool),
         "number": isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300,
-        "texts": False,
-        "table": isinstance(value, Mapping) and all(isinstance(entry, str) for pair in value.items() for entry in pair),
+        "texts": isinstance(value, list | tuple) and _are_texts(value),
+        "table": isinstance(value, Mapping) and _are_texts([*value, *value.values()]),
     }
-    if not fits[option.kind]:
-        raise ValueError(f"{key}: expected {_EXPECTED[option.kind]}")  # the value is not shown: it may be a secret
-    return value.strip() if key in ("api_key", "base_url") else float(value) if option.kind == "number" else value
+    if not fits[option.kind]:  # the message does not show the value, which can be a secret
+        raise ValueError(f"{key}: expected {_EXPECTED[option.kind]}")
+    if key in ("api_key", "base_url"):
+        return value.strip()
+    return float(value) if option.kind == "number" else tuple(value) if option.kind == "texts" else value

@@ -1,8 +1,8 @@
-"""What is known of OpenAI-compatible servers, as data. One engine (`render.py`, `ways.py`, `discover.py`) reads this table; nothing else branches
-on a server's name.
+"""What is known of OpenAI-compatible servers, as data.
 
-A row holds what a server's own documentation or source says, with its source in a comment; what is not known of a server is as OpenAI has it. The
-sources were read in August 2026.
+`render.py`, `strategy.py` and `discover.py` read this table; hardly anything else branches on a server's
+name. A row holds what the server's own documentation or source says, with its source in a comment (read in
+August 2026). Anything else is as in OpenAI's API.
 """
 
 from __future__ import annotations
@@ -26,44 +26,52 @@ PASSABLE = frozenset(
         *("safety_identifier", "service_tier", "store"),
     }
 )
-"""Fields of OpenAI's API that a server may take as they came, and whose effect needs nothing from Toolwire."""
+"""Fields of OpenAI's API that can be passed on unchanged and need nothing from Toolwire."""
 
-VENDOR = frozenset(
-    {
-        # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters
-        *("top_k", "min_p", "top_a", "typical_p", "top_n_sigma", "repetition_penalty", "repeat_penalty", "repeat_last_n", "length_penalty"),
-        *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-        *("xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent", "samplers"),
-        *("min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "ignore_eos", "include_stop_str_in_output", "no_stop_trim"),
-        *("skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens", "min_keep"),
-        # the prompt and the cache
-        *("chat_template_kwargs", "mm_processor_kwargs", "documents", "add_special_tokens", "cache_prompt", "cache_salt"),
-        # reasoning: vLLM, SGLang, llama.cpp, DeepSeek, Qwen, Groq, OpenRouter
-        *("enable_thinking", "thinking", "thinking_budget", "include_reasoning", "reasoning_format", "separate_reasoning", "stream_reasoning"),
-        # the form of the answer
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "regex", "ebnf", "json_schema"),
-        # Mistral
-        *("safe_prompt", "random_seed", "prompt_mode"),
-    }
+_VENDOR_FIELDS = (
+    # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters
+    "top_k min_p top_a typical_p top_n_sigma repetition_penalty repeat_penalty repeat_last_n length_penalty",
+    "dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers",
+    "xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta dynatemp_range dynatemp_exponent",
+    "samplers min_tokens stop_token_ids allowed_token_ids bad_words ignore_eos include_stop_str_in_output",
+    "no_stop_trim skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens min_keep",
+    # the prompt and the cache
+    "chat_template_kwargs mm_processor_kwargs documents add_special_tokens cache_prompt cache_salt",
+    # reasoning: vLLM, SGLang, llama.cpp, DeepSeek, Qwen, Groq, OpenRouter
+    "enable_thinking thinking thinking_budget include_reasoning reasoning_format separate_reasoning",
+    "stream_reasoning",
+    # the form of the answer
+    "guided_json guided_regex guided_choice guided_grammar structured_outputs regex ebnf json_schema",
+    # Mistral
+    "safe_prompt random_seed prompt_mode",
 )
-"""Fields of other servers that shape one answer and nothing else. Fields that choose another model, address or account (`models`, `api_base`,
-`api_key`, `provider`, `extra_headers`), load code (`logits_processors`, `chat_template`), can stop the server (`grammar`, a
-Lark one in llama.cpp) or multiply the work (`best_of`) are not among them: an operator who wants them lists them in
-`pass_fields`."""
+VENDOR = frozenset(" ".join(_VENDOR_FIELDS).split())
+"""Fields of other servers that shape one answer and nothing else.
+
+Not among them are fields that choose another model, address or account (`models`, `api_base`, `api_key`,
+`provider`, `extra_headers`), load code (`logits_processors`, `chat_template`), can stop the server
+(`grammar`, a Lark one in llama.cpp) or multiply the work (`best_of`). An operator who wants them lists them
+in `pass_fields`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One kind of server.
 
-    `base_url` and `port` are its defaults. It is known by its `hosts`; by its port where `own_port` says that hardly anything else listens there; by
-    `owned_by`, which its models carry in `/v1/models`; by its `server` header; or by `probe`: a path from the root that answers with these words.
-    `choices` are the values of `tool_choice` that it takes besides `auto` (`allowed`: a list of allowed tools); `firm`: `required` then brings a call
-    for certain. `schema` is the field
-    that holds a whole answer to a JSON schema, `strict_schema` whether `strict` is said there; `grammar` is how an answer of text with calls in it is
-    held to a form. `json_object`: that format is known. `text_parts`: a message may be a list of texts. `prefill`: an answer goes on with the last
-    assistant message. `ignores`: request fields that it does not read. `takes`: those of `PASSABLE` that it reads. `vendor`: fields that OpenAI does
-    not have and that it may read. `sins`: what it does otherwise than OpenAI, for people; all of it is healed.
+    - `base_url`, `port`: its defaults.
+    - How it is recognised: `hosts`; its port if `own_port` (hardly anything else listens there); `owned_by`
+      of its models in `/v1/models`; its `server` header; `probe`, a path from the root whose answer
+      contains these words.
+    - `choices`: values of `tool_choice` besides `auto` (`allowed`: a list of allowed tools). `firm`:
+      `required` always results in a call.
+    - `schema`: the field that constrains a whole answer to a JSON schema; `strict_schema`: with `strict`.
+    - `grammar`: how text with calls in it is constrained.
+    - `json_object`: it takes that format. `text_parts`: a message may be a list of texts. `prefill`: it
+      continues the last assistant message.
+    - `ignores`: request fields that it does not read. `takes`: those of `PASSABLE` that it reads. `vendor`:
+      fields that OpenAI does not have and that it may read.
+    - `deviations`: where it differs from OpenAI, for the documentation. Toolwire handles all of them.
     """
 
     name: str
@@ -92,12 +100,13 @@ class Profile:
     ignores: frozenset[str] = field(default_factory=frozenset)
     takes: frozenset[str] = frozenset()
     vendor: frozenset[str] = VENDOR
-    sins: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
 
 
 _ROWS = (
     Profile(
-        # platform.openai.com/docs/api-reference/chat; strict schemas are a subset, so a call's schema is sent without `strict`
+        # platform.openai.com/docs/api-reference/chat; strict schemas are a subset, so a call's schema is
+        # sent without `strict`
         "openai",
         "OpenAI",
         "https://api.openai.com/v1",
@@ -110,8 +119,8 @@ _ROWS = (
         vendor=frozenset(),  # "Unrecognized request argument supplied"
     ),
     Profile(
-        # openrouter.ai/docs/requests, /docs/api-reference: comments while it waits, errors inside the stream, endpoints by `supported_parameters`;
-        # endpoints advertise `max_tokens`, not the newer name
+        # openrouter.ai/docs/requests, /docs/api-reference: comments while it waits, errors inside the
+        # stream, endpoints by `supported_parameters`; endpoints advertise `max_tokens`, not the newer name
         "openrouter",
         "OpenRouter",
         "https://openrouter.ai/api/v1",
@@ -119,12 +128,17 @@ _ROWS = (
         strict=True,
         strict_schema=False,
         takes=frozenset({"prediction"}),
-        sins=("comments between the chunks", "errors of a provider inside a stream that began well", "some models take tools but not `required`"),
+        deviations=(
+            "comments between the chunks",
+            "errors of a provider inside a stream that began well",
+            "some models take tools but not `required`",
+        ),
     ),
     Profile(
-        # ollama docs/api/openai-compatibility.mdx ("[ ] tool_choice"), openai/openai.go (request struct, decodeImageURL, FromChatRequest: a list of
-        # parts becomes one message each and loses its tool_call_id), server/routes.go ("Ollama is running"); ollama/ollama issues 15457 (index 0),
-        # 7881 (no index)
+        # ollama docs/api/openai-compatibility.mdx ("[ ] tool_choice"), openai/openai.go (request struct,
+        # decodeImageURL, FromChatRequest: a list of parts becomes one message each and loses its
+        # tool_call_id), server/routes.go ("Ollama is running"); ollama/ollama issues 15457 (index 0), 7881
+        # (no index)
         "ollama",
         "Ollama",
         "http://127.0.0.1:11434/v1",
@@ -136,17 +150,18 @@ _ROWS = (
         text_parts=False,
         ignores=frozenset({"logit_bias", "user", "verbosity"}),
         vendor=frozenset(),  # options such as top_k exist on its own API alone
-        sins=(
+        deviations=(
             "`tool_choice` is not read",
-            "calls come whole, several of them with index 0 (before 0.20), or with no index at all (before 0.4.7)",
-            "`stop` behind calls (older ones)",
+            "calls come whole, several of them with index 0 (before 0.20), or with no index (before 0.4.7)",
+            "`stop` after calls (older ones)",
             "images by URL are refused",
             "a message of several texts becomes several messages",
         ),
     ),
     Profile(
-        # lmstudio.ai docs api-changelog (0.3.15: tool_choice strings only; 0.3.16: capabilities), developer/openai-compat/chat-completions (fields),
-        # lmstudio-bug-tracker issues 670 ("Supported string values: none, auto, required"), 830 (empty id), 649 (empty name in each piece);
+        # lmstudio.ai docs api-changelog (0.3.15: tool_choice strings only; 0.3.16: capabilities),
+        # developer/openai-compat/chat-completions (fields), lmstudio-bug-tracker issues 670 ("Supported
+        # string values: none, auto, required"), 830 (empty id), 649 (empty name in each piece);
         # "'response_format.type' must be 'json_schema' or 'text'"
         "lmstudio",
         "LM Studio",
@@ -158,7 +173,7 @@ _ROWS = (
         firm=False,
         json_object=False,
         ignores=frozenset({"user", "verbosity"}),
-        sins=(
+        deviations=(
             "a named `tool_choice` is refused; `required` holds for GGUF models only",
             "`json_object` is refused",
             "empty ids",
@@ -167,8 +182,9 @@ _ROWS = (
         ),
     ),
     Profile(
-        # docs/features/tool_calling.md (choices, strict), docs/features/structured_outputs.md, entrypoints/openai/engine/protocol.py (owned_by;
-        # response_format takes `structural_tag` with an xgrammar `format`), chat_completion/serving.py ("stop" for named tool calls)
+        # docs/features/tool_calling.md (choices, strict), docs/features/structured_outputs.md,
+        # entrypoints/openai/engine/protocol.py (owned_by; response_format takes `structural_tag` with an
+        # xgrammar `format`), chat_completion/serving.py ("stop" for named tool calls)
         "vllm",
         "vLLM",
         "http://127.0.0.1:8000/v1",
@@ -177,10 +193,14 @@ _ROWS = (
         strict=True,
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
-        sins=("tools only with --enable-auto-tool-choice and --tool-call-parser", "`stop` as the reason of a named call"),
+        deviations=(
+            "tools only with --enable-auto-tool-choice and --tool-call-parser",
+            "`stop` as the reason of a named call",
+        ),
     ),
     Profile(
-        # python/sglang/srt/entrypoints/openai/protocol.py (owned_by; StructuralTagResponseFormat; strict), docs/advanced_features/structured_outputs
+        # python/sglang/srt/entrypoints/openai/protocol.py (owned_by; StructuralTagResponseFormat; strict),
+        # docs/advanced_features/structured_outputs
         "sglang",
         "SGLang",
         "http://127.0.0.1:30000/v1",
@@ -188,13 +208,17 @@ _ROWS = (
         owned_by=("sglang",),
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
-        sins=("without --tool-call-parser calls under `auto` stay text", "name and arguments of a call in chunks of their own"),
+        deviations=(
+            "without --tool-call-parser calls under `auto` stay text",
+            "name and arguments of a call in chunks of their own",
+        ),
     ),
     Profile(
-        # tools/server/server-common.cpp (tools need --jinja; a tool_choice that is no string counts as auto), server-context.cpp (owned_by, /props),
-        # server-http.cpp (Server header), its README (--prefill-assistant, on by default), common/chat-auto-parser-generator.cpp (`required`: text,
-        # then calls). common/sampling.cpp: a Lark grammar ABORTS a server that was built without llguidance, so `discover` looks first, and
-        # `grammar` holds only where it said yes
+        # tools/server/server-common.cpp (tools need --jinja; a tool_choice that is no string counts as
+        # auto), server-context.cpp (owned_by, /props), server-http.cpp (Server header), its README
+        # (--prefill-assistant, on by default), common/chat-auto-parser-generator.cpp (`required`: text,
+        # then calls). common/sampling.cpp: a Lark grammar ABORTS a server that was built without
+        # llguidance, so `discover` looks first, and `grammar` holds only where it said yes
         "llamacpp",
         "llama.cpp",
         "http://127.0.0.1:8080/v1",
@@ -206,24 +230,35 @@ _ROWS = (
         grammar="lark",
         prefill=True,
         ignores=frozenset({"user", "verbosity"}),
-        sins=(
-            "a template without tools drops them in silence",
-            "`required` lets text stand before the call",
+        deviations=(
+            "a template without tools drops them silently",
+            "`required` allows text before the call",
             "a named `tool_choice` counts as `auto`",
-            "an answer that its own parser does not know is HTTP 500",
+            "an answer that its own parser does not recognise is HTTP 500",
         ),
     ),
     Profile(
-        # litellm/proxy/health_endpoints ("I'm alive!"), litellm/utils.py (UnsupportedParamsError), its issues 33678 and 21331 (index 0)
+        # litellm/proxy/health_endpoints ("I'm alive!"), litellm/utils.py (UnsupportedParamsError), its
+        # issues 33678 and 21331 (index 0)
         "litellm",
         "LiteLLM",
         "http://127.0.0.1:4000/v1",
         4000,
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
-        sins=("what stands behind it decides", "index 0 for every call", "arguments as an object, and `stop` behind calls (ollama_chat)"),
+        deviations=(
+            "it depends on the server behind it",
+            "index 0 for every call",
+            "arguments as an object, and `stop` after calls (ollama_chat)",
+        ),
     ),
-    Profile("generic", "another server", "http://127.0.0.1:8000/v1", strict=True, sins=("all of the above are healed",)),
+    Profile(
+        "generic",
+        "another server",
+        "http://127.0.0.1:8000/v1",
+        strict=True,
+        deviations=("any of the above differences",),
+    ),
 )
 
 PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}
@@ -231,26 +266,28 @@ GENERIC = PROFILES["generic"]
 
 
 def by_address(base_url: str) -> Profile | None:
-    """The server that surely stands at this address; None: it must be asked."""
+    """The kind of server that the address identifies; None: the server must be asked."""
     url = urlsplit(base_url)
     host = (url.hostname or "").lower()
     for profile in _ROWS:
-        if any(host == known or host.endswith("." + known) for known in profile.hosts) or (profile.own_port and url.port == profile.port):
+        is_host = any(host == known or host.endswith("." + known) for known in profile.hosts)
+        if is_host or (profile.own_port and url.port == profile.port):
             return profile
     return None
 
 
 def by_models(owned_by: Iterable[str], server: str) -> Profile | None:
-    """The server whose `/v1/models` lists models of these owners, with this `Server` header."""
+    """The kind of server that the owners in `/v1/models`, or its `Server` header, identify."""
     owners = set(owned_by)
     for profile in _ROWS:
-        if owners.intersection(profile.owned_by) or (profile.server and server.lower().startswith(profile.server)):
+        is_named = bool(profile.server) and server.lower().startswith(profile.server)
+        if is_named or owners.intersection(profile.owned_by):
             return profile
     return None
 
 
 def is_near(base_url: str) -> bool:
-    """Whether the server stands on this machine or in its network, where it may be asked who it is."""
+    """Whether the server is on this machine or in its network, so that it may be asked."""
     host = (urlsplit(base_url).hostname or "").lower()
     try:
         address = ipaddress.ip_address(host)

@@ -1,14 +1,15 @@
 """Turn → the body of a chat completions request, exactly as OpenAI defines it.
 
-- Instructions come first. A step of the assistant with calls becomes one message with the texts and the calls, because the
-  results must directly follow the message with the calls.
+- Instructions come first. A step of the assistant with calls becomes one message with its texts and calls,
+  because the results must directly follow the message with the calls.
 - Tool results hold text only; their images follow in a user message.
-- A `tool_choice` that allows some tools is sent as it is where the server takes that; any other server is offered those tools
-  alone. `n` is never sent: the pipeline runs a turn n times.
-- A field that the client did not send is not sent. Fields that Toolwire itself does not read are passed on as they came,
-  where the plan left them in the turn; they never replace a field that is set here.
-- What the server does not read or refuses (`profiles.py`) is put in another way where there is one: a named `tool_choice` is `required` with that
-  tool alone, `none` sends no tools, `json_object` is a schema, texts are joined. A constraint takes the place of the answer's format.
+- A `tool_choice` with allowed tools is sent unchanged to a server that takes it. Any other server is
+  offered only those tools. `n` is never sent: the gateway runs a turn n times.
+- A field that the client did not send is not sent. Fields that Toolwire does not read are passed on
+  unchanged if the plan left them in the turn; they never replace a field that is set here.
+- What the server does not read or refuses (`profiles.py`) is expressed differently where that is possible:
+  a named `tool_choice` as `required` with that tool alone, `none` without tools, `json_object` as a schema,
+  several texts as one. A constraint replaces the response format.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import Grammar, Profile, SchemaField
+from toolwire.backends.openai.profiles import Profile, SchemaField
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import (
     NO_SAMPLING,
@@ -39,26 +40,34 @@ from toolwire.emulate.schemas.constrain import call_schema, lark
 
 Body = dict[str, Any]
 
-SAMPLING_FIELDS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "verbosity")
+SAMPLING_FIELDS = tuple(
+    "temperature top_p seed presence_penalty frequency_penalty logit_bias verbosity".split(),
+)
 """Fields of `turn.Sampling` that have the same name on the wire."""
 
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 PASSED_ON = frozenset(
     {
-        *("model", "messages", "input", "instructions", "stream", "stream_options", "n", "user", "stop"),
-        *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "verbosity"),
-        *("max_tokens", "max_completion_tokens", "max_output_tokens", "reasoning_effort", "reasoning", "response_format", "text"),
+        *SAMPLING_FIELDS,
+        *"model messages input instructions stream stream_options n user stop".split(),
+        *"reasoning_effort reasoning max_tokens max_completion_tokens max_output_tokens".split(),
+        *("response_format", "text"),
     }
 )
-"""Request fields, of both APIs, that reach the upstream (or the run itself) in any case."""
+"""Request fields, of both APIs, that always reach the server or decide how the turn runs."""
 
 TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"})
-"""And those that do where tools are native."""
+"""Request fields that reach the server if tools are native."""
 
 
-def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile: Profile | None = None) -> Body:
-    """The request's body. `model` is the upstream's name for the model, `profile` the kind of server; None: what the options say."""
+def render(
+    turn: Turn,
+    model: str,
+    options: OpenAIOptions | None = None,
+    profile: Profile | None = None,
+) -> Body:
+    """The body of the request. `model` is the server's name for it; `profile` None: as the options say."""
     options = options or OpenAIOptions()
     profile = profile or options.server
     body: Body = {"model": model, "messages": _messages(turn, options)}
@@ -66,9 +75,7 @@ def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile
         _join_texts(body["messages"])
     _add_tools(body, turn, profile)
     if turn.constraint is not None:
-        pass
-
-        body.update(constraint_fields(turn.constraint, profile.schema, profile.strict_schema, profile.grammar))
+        body.update(constraint_fields(turn.constraint, profile))
     elif turn.output.type != "text":
         body["response_format"] = _response_format(turn.output, profile)
     if turn.sampling is not NO_SAMPLING:
@@ -76,7 +83,7 @@ def render(turn: Turn, model: str, options: OpenAIOptions | None = None, profile
     if turn.user is not None:
         body["user"] = turn.user
     for name, value in turn.rest.items():
-        body.setdefault(name, value)  # what is set here is never the client's to change
+        body.setdefault(name, value)  # never replaces what is set here
     body["stream"] = turn.stream
     if turn.stream and options.stream_usage:
         body["stream_options"] = {"include_usage": True}
@@ -89,22 +96,24 @@ def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profil
         if value is not None:
             body[name] = value
     if sampling.max_tokens is not None:
-        body[profile.max_tokens if options.max_tokens_field == "auto" else options.max_tokens_field] = sampling.max_tokens
+        field = profile.max_tokens if options.max_tokens_field == "auto" else options.max_tokens_field
+        body[field] = sampling.max_tokens
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     if sampling.effort is not None:
         body["reasoning_effort"] = sampling.effort
 
 
-# --- messages ----------------------------------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
     out: list[Body] = []
     if turn.instructions:
-        out.append({"role": "developer" if options.system_role == "developer" else "system", "content": turn.instructions})
+        role = "developer" if options.system_role == "developer" else "system"
+        out.append({"role": role, "content": turn.instructions})
     images: list[Body] = []  # from tool results; they follow the last result
-    thoughts: list[str] = []  # they belong to the next assistant message, or to the one that results follow
+    thoughts: list[str] = []  # of the next assistant message, or of the last one before results
     for item in turn.items:
         if images and not isinstance(item, Result):
             out.append({"role": "user", "content": images})
@@ -114,7 +123,7 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
                 _add_assistant(out, item, thoughts, options)
             else:
                 thoughts.clear()
-                out.append(_plain(item, options))
+                out.append(_message(item, options))
         elif isinstance(item, Result):
             if thoughts:
                 _think(out[-1], thoughts, options)
@@ -128,7 +137,7 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
     return out
 
 
-def _plain(message: Message, options: OpenAIOptions) -> Body:
+def _message(message: Message, options: OpenAIOptions) -> Body:
     role: str = message.role
     if role in ("system", "developer") and options.system_role != "keep":
         role = options.system_role
@@ -171,21 +180,25 @@ def _add_call(message: Body, call: Call) -> None:
     if message["content"] == "":
         message["content"] = None
     calls = message.setdefault("tool_calls", [])
-    calls.append({"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    function = {"name": call.name, "arguments": arguments}
+    calls.append({"id": call.call_id, "type": "function", "function": function})
 
 
 def _add_result(out: list[Body], result: Result) -> list[Body]:
-    """Adds the answer's text as a tool message; returns what only a user message can hold."""
+    """Adds the text of a result as a tool message. Returns the parts that only a user message can hold."""
     texts = [part for part in result.parts if isinstance(part, TextPart)]
     others = [part for part in result.parts if not isinstance(part, TextPart)]
     out.append({"role": "tool", "tool_call_id": result.call_id, "content": _content(texts)})
     if not others:
         return []
-    return [{"type": "text", "text": f"Attached to the result of tool call {result.call_id}:"}, *map(_part, others)]
+    return [
+        {"type": "text", "text": f"Attached to the result of tool call {result.call_id}:"},
+        *map(_part, others),
+    ]
 
 
 def _content(parts: Sequence[Part]) -> str | list[Body]:
-    """One text is a plain string, which every server takes; more are parts."""
+    """One text as a string, which every server takes, otherwise a list of parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts] if parts else ""
@@ -200,7 +213,7 @@ def _joined(first: str | list[Body] | None, second: str | list[Body]) -> str | l
 
 
 def _join_texts(messages: list[Body]) -> None:
-    """Contents that are texts alone become one text."""
+    """Joins contents that consist of texts only."""
     for message in messages:
         content = message["content"]
         if isinstance(content, list) and all(part["type"] == "text" for part in content):
@@ -217,7 +230,10 @@ def _part(part: Part) -> Body:
     if isinstance(part, ImagePart):
         if part.url is None:
             return {"type": "file", "file": {"file_id": part.file_id}}
-        return {"type": "image_url", "image_url": {"url": part.url, **({"detail": part.detail} if part.detail else {})}}
+        return {
+            "type": "image_url",
+            "image_url": {"url": part.url, **({"detail": part.detail} if part.detail else {})},
+        }
     return _other_part(part)
 
 
@@ -225,12 +241,14 @@ def _other_part(part: OtherPart) -> Body:
     raw = dict(part.raw)
     if raw.get("type") == "input_file":  # the Responses shape of what chat calls a file
         if raw.get("file_url") is not None:
-            raise ToolwireError("unsupported_value", "This model takes no file by its URL: send what is in it, as file_data.", param="input")
-        return {"type": "file", "file": {key: raw[key] for key in ("file_id", "file_data", "filename") if raw.get(key) is not None}}
+            message = "This model takes no file by its URL: send its contents as file_data."
+            raise ToolwireError("unsupported_value", message, param="input")
+        keys = ("file_id", "file_data", "filename")
+        return {"type": "file", "file": {key: raw[key] for key in keys if raw.get(key) is not None}}
     return raw
 
 
-# --- tools and format --------------------------------------------------------------------------------------------------------------------------
+# --- tools and format ---------------------------------------------------------------------------------------
 
 
 def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
@@ -238,7 +256,7 @@ def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
     sent = _choice(turn, profile)
     names = choice.allowed if not isinstance(sent, dict) else None
     if choice.name is not None and not isinstance(sent, dict):
-        names = (choice.name,)  # the same restriction, in a form that the server knows
+        names = (choice.name,)  # the same restriction, in a form that the server reads
     tools = [tool for tool in turn.tools if names is None or tool.name in names]
     if not tools or (choice.mode == "none" and sent is None):
         return
@@ -250,12 +268,13 @@ def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
 
 
 def _choice(turn: Turn, profile: Profile) -> str | Body | None:
-    """The `tool_choice` that the server gets: an object where it restricts the tools by itself; None: nothing is sent."""
+    """The `tool_choice` to send: an object if the server itself restricts the tools; None: none is sent."""
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:
         return _named(choice.name)
     if choice.allowed is not None and "allowed" in taken and choice.mode != "none":
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": [_named(name) for name in choice.allowed]}}
+        allowed = {"mode": choice.mode, "tools": [_named(name) for name in choice.allowed]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
     if choice.mode in taken or (choice.mode == "auto" and "tool_choice" in turn.sent and taken):
         return choice.mode
     return None
@@ -286,12 +305,11 @@ def _response_format(output: OutputFormat, profile: Profile) -> Body:
     return {"type": "json_schema", "json_schema": schema}
 
 
-# --- constraints ------------------------------------------------------------
+# --- constraints --------------------------------------------------------------------------------------------
 #
-# `Turn.constraint` → the fields of the request by which a server holds its decoder to it. A bare
-# constraint (no opening marker) is one JSON schema for the whole answer. Any other is text with calls in
-# it: a Lark grammar (llguidance), or xgrammar's structural tags, where a tag's beginning is a call up to
-# its arguments.
+# `Turn.constraint` → the request fields that constrain the server's decoder. A constraint without an
+# opening marker is one JSON schema for the whole answer. Any other is text with calls in it: a Lark grammar
+# (llguidance), or structural tags of xgrammar, whose tags begin with a call up to its arguments.
 
 NAME = "tool_call"
 
@@ -307,19 +325,19 @@ def json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}
 
 
-def constraint_fields(constraint: Constraint, schema: SchemaField, strict: bool, grammar: Grammar) -> Body:
-    """What the body gets. Where text can not be held to a form nothing is sent: the plan asks only for what the capabilities say."""
+def constraint_fields(constraint: Constraint, profile: Profile) -> Body:
+    """The fields to send. The plan asks only for what the capabilities allow; for anything else: none."""
     if not constraint.opening:
-        return SCHEMA_FIELDS[schema](call_schema(constraint), strict)
-    if grammar == "lark":
+        return SCHEMA_FIELDS[profile.schema](call_schema(constraint), profile.strict_schema)
+    if profile.grammar == "lark":
         return {"grammar": lark(constraint)}
-    if grammar == "structural_tag":
+    if profile.grammar == "structural_tag":
         return {"response_format": structural_tag(constraint)}
     return {}
 
 
 def structural_tag(constraint: Constraint) -> Body:
-    """`tags_with_separator` holds the answer to calls alone, `triggered_tags` leaves it free until a call's opening marker stands there."""
+    """`tags_with_separator` allows calls only; `triggered_tags` allows any text up to an opening marker."""
     tags = [
         {
             "type": "tag",

@@ -1,7 +1,8 @@
-"""Which way a model's tools go: native, constrained or emulated, and what follows from that.
+"""The strategy of a model's tools (native, constrained or emulated), and its capabilities.
 
-The way is the setting's; `auto` begins with the server's own tools. What a server refuses, or is known not to have, is left for `FORGET_S`: a server
-that was restarted in the meantime, or a model that was replaced, gets its chance again. Capabilities are data: profile × way × what was refused.
+The setting decides; `auto` begins with the server's own tools. What the server refuses is not sent for
+`FORGET_S`. Then it is tried again, because the server may have been restarted or its model replaced. The
+capabilities follow from the profile, the strategy and what was refused.
 """
 
 from __future__ import annotations
@@ -18,32 +19,33 @@ from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
 from toolwire.core.capabilities import Capabilities, Constrained, Recalled, Strategy
 from toolwire.emulate.dialects.families import dialects_of
 
-# --- refusals ------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 #
-# How servers refuse tools, a `tool_choice`, or a schema or grammar for a model. What is refused is left
-# out for a while, and the turn is served in another way. Any other error stays an error. What the error
-# says by structure decides first: the field that it names (`param`, a pydantic `loc`) and its code. Then
-# the wordings. An error in a tool's own definition (`tools[0].function.parameters`), or in its size or
-# number, is the client's.
+# How servers refuse tools, a `tool_choice`, or a schema or grammar. After a refusal the turn uses another
+# strategy; any other error stays an error. The structure of the error decides first: the field that it
+# names (`param`, a pydantic `loc`) and its code; then its wording. An error in the definition of a tool
+# (`tools[0].function.parameters`), or in the size or number of tools, is the client's.
 
 Refused = Literal["tools", "choice", "allowed", "constraint"]
-"""`choice`: any `tool_choice` that demands a call; `allowed`: only one that lists allowed tools."""
+"""`choice`: a `tool_choice` that requires a call; `allowed`: one that lists allowed tools."""
 
 STATUSES = frozenset({400, 404, 405, 422, 500, 501})
-"""Statuses of answers that may be refusals. 200 too, where an error stands in the answer."""
+"""Statuses that can be refusals. So can 200, with an error in the body."""
 
 _LISTED = r"does not support parameters: [\[{{][^\]}}]*['\"](?:{0})['\"]"
 
 _UNKNOWN = (
     r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|extraneous)(?: request| keyword| input)? "
-    r"(?:param(?:eter)?|argument|field|key|property|option)s?(?: supplied| name)?:? ?(?:[`'\"]?\w+[`'\"]?, ){{0,9}}[`'\"]?(?:{0})[`'\"]?(?![\w.\[])"
+    r"(?:param(?:eter)?|argument|field|key|property|option)s?(?: supplied| name)?:? ?"
+    r"(?:[`'\"]?\w+[`'\"]?, ){{0,9}}[`'\"]?(?:{0})[`'\"]?(?![\w.\[])"
 )
 
-# The order counts: the first that matches holds.
+# The first match counts.
 REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("tools", "openrouter", r"no endpoints found that support tool use"),  # 404
     ("choice", "openrouter", r"no endpoints found that support the provided 'tool_choice'"),  # 404
-    ("constraint", "openrouter", r"no endpoints found that can handle the requested parameters"),  # 404, with require_parameters
+    # 404, with require_parameters
+    ("constraint", "openrouter", r"no endpoints found that can handle the requested parameters"),
     ("tools", "vllm", r'"auto" tool choice requires --enable-auto-tool-choice'),  # 400
     ("tools", "vllm", r"tool_choice=.{0,200} requires --tool-call-parser to be set"),  # 400
     ("tools", "llamacpp", r"\b(?:tools|tool_choice) param requires --jinja flag"),  # 500
@@ -52,33 +54,45 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("tools", "litellm", _LISTED.format("tools|functions")),  # 400
     ("choice", "litellm", _LISTED.format("tool_choice")),
     ("constraint", "litellm", _LISTED.format("response_format")),
-    # "Unrecognized request argument supplied: tools", "Unsupported param: tools", "got an unexpected keyword argument 'tools'"
+    # "Unrecognized request argument supplied: tools", "Unsupported param: tools", "got an unexpected
+    # keyword argument 'tools'"
     ("tools", "others", _UNKNOWN.format("tools|functions")),
     ("choice", "openai", r"unsupported (?:parameter|value): 'tool_choice'"),
     ("choice", "groq", r"only allowed string values for 'tool_choice'"),  # 400
-    ("choice", "deepseek", r"does not support this tool_choice"),  # 400: "Thinking mode does not support this tool_choice"
-    ("choice", "others", r"tool[_ ]choice[`'\"]?(?: [\w`'\"=]{1,40})? is (?:not (?:yet |currently )?supported|unsupported)"),
+    # 400: "Thinking mode does not support this tool_choice"
+    ("choice", "deepseek", r"does not support this tool_choice"),
+    (
+        "choice",
+        "others",
+        r"tool[_ ]choice[`'\"]?(?: [\w`'\"=]{1,40})? is (?:not (?:yet |currently )?supported|unsupported)",
+    ),
     ("choice", "others", _UNKNOWN.format("tool_choice")),
     ("tools", "azure", r"functions are not supported for this api version or this model"),  # 400
-    ("tools", "google", r"(?:tool use with function calling is unsupported|function calling is not enabled for)"),  # 400
+    ("tools", "google", r"tool use with function calling is unsupported"),  # 400
+    ("tools", "google", r"function calling is not enabled for"),  # 400
     ("tools", "nvidia", r"tool use has not been enabled"),  # 400
-    ("tools", "pydantic", r"extra_forbidden'?, 'loc': \('body', 'tools'\)|(?<![\w.])tools:?\s+extra (?:inputs|fields) (?:are )?not permitted"),
+    ("tools", "pydantic", r"extra_forbidden'?, 'loc': \('body', 'tools'\)"),
+    ("tools", "pydantic", r"(?<![\w.])tools:?\s+extra (?:inputs|fields) (?:are )?not permitted"),
     ("tools", "jsonschema", r"additional properties are not allowed \([^)]{0,200}'tools'"),
-    # "tools are not supported for this model", "property 'tools' is unsupported", "tools is not supported in this model"
+    # "tools are not supported for this model", "property 'tools' is unsupported", "tools is not supported
+    # in this model"
     (
         "tools",
         "others",
         r"(?<![\w.\]])[`'\"]?tools[`'\"]?(?: (?:field|param(?:eter)?|argument|property|option))? "
-        r"(?:(?:is|are) (?:currently )?)?(?:not (?:yet )?(?:supported|permitted|allowed|enabled|implemented|available)|unsupported)\b",
+        r"(?:(?:is|are) (?:currently )?)?"
+        r"(?:not (?:yet )?(?:supported|permitted|allowed|enabled|implemented|available)|unsupported)\b",
     ),
-    # "Tool calling is not supported for model: x", "tool calls not implemented", "model features function calling not support"
+    # "Tool calling is not supported for model: x", "tool calls not implemented", "model features function
+    # calling not support"
     (
         "tools",
         "others",
-        r"(?<![\w.])(?:tool|function)[ _-]?(?:call(?:ing|s)?|use|usage)[`'\"]? (?:(?:is|are) )?(?:currently )?"
-        r"not (?:yet )?(?:support(?:ed)?|enabled|implemented|available)\b",
+        r"(?<![\w.])(?:tool|function)[ _-]?(?:call(?:ing|s)?|use|usage)[`'\"]? "
+        r"(?:(?:is|are) )?(?:currently )?not (?:yet )?(?:support(?:ed)?|enabled|implemented|available)\b",
     ),
-    # "x does not support tools", "This model doesn't support tool use in streaming mode", "x does not support Function Calling"
+    # "x does not support tools", "This model doesn't support tool use in streaming mode", "x does not
+    # support Function Calling"
     (
         "tools",
         "others",
@@ -89,12 +103,25 @@ REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("constraint", "openai", r"invalid schema for response_format"),
     ("constraint", "deepseek", r"response_format type is unavailable"),
     ("constraint", "lmstudio", r"'?response_format(?:\.\w+)*'? must be"),
-    ("constraint", "llamacpp", r"response_format type must be one of|failed to (?:parse|initialize) (?:grammar|samplers)|json_schema_to_grammar"),
-    ("constraint", "ollama", r"\binvalid (?:json )?schema in format|failed to load model vocabulary required for format"),
-    ("constraint", "vllm", r"structural[_ ]tag|structured[_ ]outputs?.{0,80}(?:not supported|unsupported|invalid)"),
+    ("constraint", "llamacpp", r"response_format type must be one of|json_schema_to_grammar"),
+    ("constraint", "llamacpp", r"failed to (?:parse|initialize) (?:grammar|samplers)"),
+    ("constraint", "ollama", r"\binvalid (?:json )?schema in format"),
+    ("constraint", "ollama", r"failed to load model vocabulary required for format"),
+    ("constraint", "vllm", r"structural[_ ]tag"),
+    ("constraint", "vllm", r"structured[_ ]outputs?.{0,80}(?:not supported|unsupported|invalid)"),
     ("constraint", "vllm", r"grammar error|failed to convert the grammar"),
-    ("constraint", "others", r"(?:response_format|json_schema|grammar)\b.{0,80}(?:not supported|unsupported|unavailable|not available|not allowed)"),
-    ("constraint", "others", r"(?:not support|unsupported|unrecognized|unknown).{0,60}\b(?:response[_ ]format|json_schema|grammar|structured out)"),
+    (
+        "constraint",
+        "others",
+        r"(?:response_format|json_schema|grammar)\b.{0,80}"
+        r"(?:not supported|unsupported|unavailable|not available|not allowed)",
+    ),
+    (
+        "constraint",
+        "others",
+        r"(?:not support|unsupported|unrecognized|unknown).{0,60}"
+        r"\b(?:response[_ ]format|json_schema|grammar|structured out)",
+    ),
 )
 _PATTERNS = tuple((what, re.compile(pattern, re.IGNORECASE)) for what, _, pattern in REFUSALS)
 WORDS_LIMIT = 8192
@@ -103,7 +130,7 @@ MOST_NODES = 200
 
 
 def refused(words: str, asked: frozenset[Refused], error: Any = None) -> Refused | None:
-    """What of the things `asked` for a server refuses, by its words and by the error's JSON, where it has any."""
+    """Which of the things that were `asked` for an error refuses. `error` is its JSON, if there is any."""
     looked_for: set[Refused] = {"choice" if what == "allowed" else what for what in asked}
     nodes = list(_nodes(error))
     found = _by_structure(nodes, words, looked_for)
@@ -119,30 +146,35 @@ def _by_words(words: str, looked_for: set[Refused]) -> Refused | None:
     return next((what for what, pattern in _PATTERNS if what in looked_for and pattern.search(words)), None)
 
 
-# --- structure ---------------------------------------------------------------------------------------------------------------------------------
+# --- by structure -------------------------------------------------------------------------------------------
 
 FIELDS: dict[str, Refused] = {
     **dict.fromkeys(("tools", "functions"), "tools"),
     **dict.fromkeys(("tool_choice", "function_call"), "choice"),
-    **dict.fromkeys(("response_format", "structured_outputs", "guided_json", "json_schema", "grammar"), "constraint"),
+    **dict.fromkeys(("response_format", "json_schema", "grammar"), "constraint"),
+    **dict.fromkeys(("structured_outputs", "guided_json"), "constraint"),
 }
 UNSUPPORTED_CODES = re.compile(
-    r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|unpermitted)(?:[_ .-](?:parameter|argument|field|property|feature|value|keyword.*))?"
+    r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|unpermitted)"
+    r"(?:[_ .-](?:parameter|argument|field|property|feature|value|keyword.*))?"
     r"|extra_forbidden|value_error\.extra|not_(?:supported|implemented)|additional_?properties",
     re.IGNORECASE,
 )
 UNSUPPORTED_WORDS = re.compile(
-    r"not (?:yet |currently )?(?:supported|permitted|allowed|enabled|implemented|available|recogni[sz]ed)|does(?: not|n't) support"
+    r"not (?:yet |currently )?(?:supported|permitted|allowed|enabled|implemented|available|recogni[sz]ed)"
+    r"|does(?: not|n't) support"
     r"|\bunsupported|\bunknown|unrecogni[sz]ed|unexpected|extra (?:inputs|fields)",
     re.IGNORECASE,
 )
 CLIENTS_FAULT = re.compile(
-    r"invalid (?:json )?schema for function|invalid (?:tool|function)[ _](?:name|schema|definition|parameters)|has invalid 'parameters'"
-    r"|too (?:many|long|large)|more than \d|at (?:most|least) \d|maximum (?:of|number|length|context)|exceed|duplicate|must (?:be|have|match|contain)"
+    r"invalid (?:json )?schema for function"
+    r"|invalid (?:tool|function)[ _](?:name|schema|definition|parameters)|has invalid 'parameters'"
+    r"|too (?:many|long|large)|more than \d|at (?:most|least) \d|maximum (?:of|number|length|context)"
+    r"|exceed|duplicate|must (?:be|have|match|contain)"
     r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
     re.IGNORECASE,
 )
-"""Errors in the tools that were sent, which serving the turn in another way would only hide."""
+"""Errors in the tools themselves, which another strategy would only hide."""
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
@@ -155,7 +187,7 @@ class _Node(NamedTuple):
 
 
 def _nodes(value: Any, depth: int = 0) -> Iterator[_Node]:
-    """Every error object in a JSON value, also in JSON that is the text of another one, as routers quote their providers."""
+    """All error objects in a JSON value, and in JSON inside its strings: routers quote their providers."""
     waiting, seen = [(value, depth)], 0
     while waiting and seen < MOST_NODES:
         (one, depth), seen = waiting.pop(0), seen + 1
@@ -169,36 +201,47 @@ def _nodes(value: Any, depth: int = 0) -> Iterator[_Node]:
         if isinstance(one, list):
             waiting += [(entry, depth + 1) for entry in one]
         elif isinstance(one, dict):
-            waiting += [(entry, depth + 1) for key, entry in one.items() if isinstance(entry, dict | list | str) and key not in ("input", "ctx")]
+            inner = [entry for key, entry in one.items() if key not in ("input", "ctx")]
+            waiting += [(entry, depth + 1) for entry in inner if isinstance(entry, dict | list | str)]
             codes = tuple(one[key] for key in ("code", "type") if isinstance(one.get(key), str))
-            message = next((one[key] for key in ("message", "msg", "detail", "error") if isinstance(one.get(key), str)), "")
+            message = next(
+                (one[key] for key in ("message", "msg", "detail", "error") if isinstance(one.get(key), str)),
+                "",
+            )
             path = _path(one.get("loc") or one.get("param") or "")
             if path or message:
                 yield _Node(path, codes, message)
 
 
 def _path(named: Any) -> tuple[str, ...]:
-    """A field's path, in whatever form it is named, from the request's body on."""
+    """The path of a field within the request's body, from any of the forms in which servers name it."""
     if isinstance(named, str):
         named = _INDEX.sub(r".\1", named).split(".")
     path = [str(step) for step in named] if isinstance(named, list) else []
     return tuple(path[1:] if path[:1] == ["body"] else path)
 
 
-def _by_structure(nodes: list[_Node], words: str, looked_for: set[Refused]) -> Refused | Literal["client"] | None:
+def _by_structure(
+    nodes: list[_Node],
+    words: str,
+    looked_for: set[Refused],
+) -> Refused | Literal["client"] | None:
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
         if what is None or what not in looked_for:
             continue
-        if what != "tools":  # Toolwire has checked the choice, and has made the schema: the server does not take it
+        if what != "tools":  # Toolwire has checked or made it, so the server does not support it
             return what
         within = [step for step in node.path[1:] if not step.isdecimal()]
         if within or CLIENTS_FAULT.search(node.message):
             return "client"
-        if any(UNSUPPORTED_CODES.fullmatch(code) for code in node.codes) or UNSUPPORTED_WORDS.search(node.message or words):
+        by_code = any(UNSUPPORTED_CODES.fullmatch(code) for code in node.codes)
+        if by_code or UNSUPPORTED_WORDS.search(node.message or words):
             return what
     return None
 
+
+# --- what a model supports ----------------------------------------------------------------------------------
 
 FORGET_S = 3600.0
 BOTH: frozenset[Constrained] = frozenset({"text", "call"})
@@ -208,14 +251,14 @@ RECALLED: frozenset[Recalled] = frozenset({"text"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server told of a model. `tools` None: nothing; `lark`: it takes a Lark grammar."""
+    """What a server says of a model. `tools` None: unknown. `lark`: it takes a Lark grammar."""
 
     tools: bool | None = None
     lark: bool = False
 
 
-class Ways:
-    """The state of one model: its profile, what is known, what was refused."""
+class ToolSupport:
+    """What one model supports: its profile, what the server says of it, and what it refused."""
 
     def __init__(self, options: OpenAIOptions, model: str, clock: Callable[[], float]) -> None:
         self._options = options
@@ -224,11 +267,11 @@ class Ways:
         self._refused: dict[Refused, float] = {}
         self._found = options.server
         self.facts = Facts()
-        self._settle()
+        self._update()
 
     @property
     def profile(self) -> Profile:
-        """The server as it is used now: without what it has refused, with what the options say."""
+        """The kind of server, with the options applied and without what it refused."""
         if self._refused:
             self._forget()
         return self._profile
@@ -246,29 +289,25 @@ class Ways:
         return self._capabilities
 
     def learn(self, profile: Profile, facts: Facts | None = None) -> None:
-        """The server has said what it is, and what the model can do."""
         self._found, self.facts = profile, facts or self.facts
-        self._settle()
+        self._update()
 
     def refuse(self, what: Refused) -> None:
-        """The server has refused this: it is not asked for again for a while."""
+        """Remembers a refusal for `FORGET_S`."""
         self._refused[what] = self._clock() + FORGET_S
-        self._settle()
+        self._update()
 
-    def heals(self, what: Refused) -> bool:
-        """Whether another way is open when this is refused; else the refusal is an error like any other."""
+    def has_fallback(self, what: Refused) -> bool:
+        """Whether another strategy is allowed after this refusal."""
         return what == "constraint" or self._options.tools == "auto"
 
     def _forget(self) -> None:
-        """What was refused long ago may be asked for again."""
         now = self._clock()
-        gone = [what for what, until in self._refused.items() if until <= now]
-        for what in gone:
-            del self._refused[what]
-        if gone:
-            self._settle()
+        if any(until <= now for until in self._refused.values()):
+            self._refused = {what: until for what, until in self._refused.items() if until > now}
+            self._update()
 
-    def _settle(self) -> None:
+    def _update(self) -> None:
         options, found = self._options, self._found
         grammar = found.grammar if options.grammar == "auto" else options.grammar
         if grammar == "lark" and options.grammar == "auto" and not self.facts.lark:
@@ -280,23 +319,29 @@ class Ways:
             choices=found.choices - self._refused_choices(),
         )
         constrain = frozenset() if "constraint" in self._refused else CALL if grammar == "none" else BOTH
-        self._strategy = self._way(bool(constrain))
-        self._capabilities = self._able(self._profile, self._strategy, constrain)
+        self._strategy = self._choose(bool(constrain))
+        self._capabilities = self._describe(self._profile, self._strategy, constrain)
 
     def _refused_choices(self) -> frozenset[Choice]:
         if "choice" in self._refused:
             return frozenset({"required", "named", "allowed"})
         return frozenset({"allowed"}) if "allowed" in self._refused else frozenset()
 
-    def _way(self, constrain: bool) -> Strategy:
+    def _choose(self, constrain: bool) -> Strategy:
         tools = self._options.tools
         if tools in ("native", "emulated"):
             return tools
-        if tools == "auto" and self._found.tools and "tools" not in self._refused and self.facts.tools is not False:
+        has_tools = self._found.tools and self.facts.tools is not False and "tools" not in self._refused
+        if tools == "auto" and has_tools:
             return "native"
         return "constrained" if constrain else "emulated"
 
-    def _able(self, profile: Profile, strategy: Strategy, constrain: frozenset[Constrained]) -> Capabilities:
+    def _describe(
+        self,
+        profile: Profile,
+        strategy: Strategy,
+        constrain: frozenset[Constrained],
+    ) -> Capabilities:
         native = strategy == "native"
         chosen = frozenset(self._options.pass_fields)
         fields = (PASSED_ON | profile.takes | (chosen & PASSABLE)) - profile.ignores

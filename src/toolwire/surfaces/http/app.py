@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -184,7 +185,21 @@ class App:
             await self._refuse(exchange, Failure("server", told))
         finally:
             if not exchange.reached_gateway:
-                self.log.request(exchange)
+                self._log(exchange)
+
+    def _log(self, exchange: Exchange) -> None:
+        """Logs a request that was not a turn."""
+        scope = exchange.scope
+        self.log.request(
+            exchange.request_id,
+            scope["method"],
+            scope["path"],
+            status=exchange.status,
+            failure=exchange.failure,
+            holder=exchange.holder,
+            client=(scope.get("client") or ("",))[0],
+            duration_s=time.perf_counter() - exchange.began,
+        )
 
     def _all_sockets(self) -> Sockets:
         if self._sockets is None:

@@ -1,11 +1,15 @@
-"""What a chat completions server sends, as types, with two decoders: msgspec for what a well-behaved server sends, and a tolerant reading of any JSON
-(contents as parts, numbers as strings, halves of surrogate pairs, single objects for lists) for what it does not. Halves stay in texts and arguments,
-since the other half may come in the next chunk; in names and ids they become U+FFFD."""
+"""The JSON that a chat completions server sends, as types, with two decoders.
+
+`decode` (msgspec) reads what a server that follows OpenAI's API sends. `parse` reads any JSON tolerantly:
+content as a list of parts, numbers as strings, an object in place of a list of one, halves of surrogate
+pairs. Halves stay in texts and arguments, because the other half may be in the next chunk; in names and ids
+they become U+FFFD.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -13,9 +17,7 @@ from toolwire.core.events import Usage
 from toolwire.wire.sse import scrub
 
 MOST_TOKENS = 2**53 - 1
-"""A count above this, or below 0, is none."""
-
-# --- the types ---------------------------------------------------------------------------------------------------------------------------------
+"""A count above this, or below 0, is ignored."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -24,7 +26,7 @@ class Function(msgspec.Struct, gc=False):
     input: Any = None
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -34,7 +36,7 @@ class ToolCall(msgspec.Struct):
     arguments: Any = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     content: str | None = None
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = None
@@ -44,13 +46,13 @@ class Delta(msgspec.Struct):
     reasoning_details: Any = None
 
 
-class PartsDelta(Delta):
-    """A delta whose content is a list of parts, some of them thoughts: whether it is one, and the text. Only `parse` makes it."""
+class PartsDelta(Delta, gc=False):
+    """A delta whose content is a list of parts: (is it reasoning, its text). Only `parse` makes it."""
 
     parts: list[tuple[bool, str]] = []
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     delta: Delta | None = None
     finish_reason: str | None = None
     index: int = 0
@@ -62,78 +64,22 @@ class Details(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class WireUsage(msgspec.Struct):
+class WireUsage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     choices: list[Choice] | None = None
     usage: WireUsage | None = None
     error: Any = None
 
 
-class PieceDelta(msgspec.Struct, gc=False):
-    content: str
-    tool_calls: None = None
-    reasoning_content: None = None
-    reasoning: None = None
-    refusal: None = None
-    function_call: None = None
-    reasoning_details: tuple[()] | None = None
-
-
-class PieceChoice(msgspec.Struct, gc=False):
-    delta: PieceDelta
-    finish_reason: None = None
-    index: Literal[0] = 0
-
-
-class Piece(msgspec.Struct, gc=False):
-    """A chunk that holds one piece of text and nothing else that counts, as nearly all do: the decoder itself sees to that."""
-
-    choices: tuple[PieceChoice]
-    usage: None = None
-    error: None = None
-
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
-
-
-class PlainDetails(msgspec.Struct, gc=False):
-    cached_tokens: Count | None = None
-    reasoning_tokens: Count | None = None
-
-
-class PlainUsage(msgspec.Struct, gc=False):
-    prompt_tokens: Count
-    completion_tokens: Count
-    prompt_tokens_details: PlainDetails | None = None
-    completion_tokens_details: PlainDetails | None = None
-
-
-class PlainChoice(msgspec.Struct, gc=False):
-    message: PieceDelta
-    finish_reason: Literal["stop", "length", "content_filter"]
-    index: Literal[0] = 0
-    delta: None = None
-
-
-class Plain(msgspec.Struct, gc=False):
-    """A whole answer that is one text and nothing else that counts, as most are."""
-
-    choices: tuple[PlainChoice]
-    usage: PlainUsage | None = None
-    error: None = None
-
-
-decode_piece = msgspec.json.Decoder(Piece).decode
-decode_plain = msgspec.json.Decoder(Plain).decode
 decode = msgspec.json.Decoder(Chunk).decode
-"""The fast decoder. Raises one of `ODD` on what is not as it should be."""
-ODD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+NOT_AS_EXPECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What `decode` raises on JSON of another shape, and on what is not JSON."""
 
 
 def _count(value: int | None) -> int:
@@ -143,17 +89,20 @@ def _count(value: int | None) -> int:
 def usage_of(usage: WireUsage) -> Usage | None:
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    cached = prompt.cached_tokens if prompt is not None else None
-    reasoning = completion.reasoning_tokens if completion is not None else None
-    return Usage(_count(usage.prompt_tokens), _count(usage.completion_tokens), _count(cached), _count(reasoning))
+    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Usage(
+        _count(usage.prompt_tokens),
+        _count(usage.completion_tokens),
+        _count(read.cached_tokens) if read is not None else 0,
+        _count(written.reasoning_tokens) if written is not None else 0,
+    )
 
 
-# --- the tolerant reading ----------------------------------------------------------------------------------------------------------------------
+# --- any JSON -----------------------------------------------------------------------------------------------
 
 
 def parse(data: bytes) -> Chunk:
-    """A chunk or body of any JSON, read piece by piece. Raises ValueError where it is no JSON object, RecursionError where it is too deep."""
+    """Reads a chunk or a body. Raises ValueError, or RecursionError if it is nested too deeply."""
     value = json.loads(data.decode("utf-8", "replace"))
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -162,9 +111,8 @@ def parse(data: bytes) -> Chunk:
     error = value.get("error")
     if error is None and value.get("object") == "error":
         error = value
-    choices = value.get("choices")
-    usage = value.get("usage")
-    return Chunk([_choice(entry) for entry in _dicts(choices)], _read_usage(usage) if isinstance(usage, dict) else None, error)
+    choices, usage = [_choice(entry) for entry in _dicts(value.get("choices"))], value.get("usage")
+    return Chunk(choices, _usage(usage) if isinstance(usage, dict) else None, error)
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
@@ -198,13 +146,14 @@ def _delta(value: dict[str, Any]) -> Delta:
 
 
 def _parts(content: list[Any]) -> list[tuple[bool, str]]:
-    """The texts of content parts, in order. Mistral puts reasoning into parts of type `thinking`."""
-    found = [(isinstance(part, dict) and part.get("type") in ("thinking", "reasoning"), _text(part)) for part in content]
+    """The texts of content parts, in order. Mistral sends reasoning as parts of type `thinking`."""
+    kinds = ("thinking", "reasoning")
+    found = [(isinstance(part, dict) and part.get("type") in kinds, _text(part)) for part in content]
     return [(is_thought, text) for is_thought, text in found if text]
 
 
 def details_text(details: Any) -> str:
-    """The readable reasoning in OpenRouter's `reasoning_details`: texts and summaries; what is encrypted is not."""
+    """The readable reasoning in OpenRouter's `reasoning_details`: its texts and summaries."""
     texts = (entry.get(key) for entry in _dicts(details) for key in ("text", "summary"))
     return "".join(text for text in texts if isinstance(text, str))
 
@@ -226,14 +175,17 @@ def _function(value: dict[str, Any]) -> Function:
     return Function(_clean(_text(value.get("name"))), value.get("arguments"), value.get("input"))
 
 
-def _read_usage(value: dict[str, Any]) -> WireUsage:
+def _usage(value: dict[str, Any]) -> WireUsage:
     def details(key: str) -> Details:
         inner = value.get(key)
         inner = inner if isinstance(inner, dict) else {}
         return Details(_int(inner.get("cached_tokens")), _int(inner.get("reasoning_tokens")))
 
     return WireUsage(
-        _int(value.get("prompt_tokens")), _int(value.get("completion_tokens")), details("prompt_tokens_details"), details("completion_tokens_details")
+        _int(value.get("prompt_tokens")),
+        _int(value.get("completion_tokens")),
+        details("prompt_tokens_details"),
+        details("completion_tokens_details"),
     )
 
 
@@ -244,14 +196,16 @@ def _text(value: Any) -> str | None:
     if isinstance(value, list):
         return "".join(filter(None, map(_text, value)))
     if isinstance(value, dict):
-        return next((_text(value[key]) for key in ("text", "content", "thinking") if isinstance(value.get(key), str | list)), None)
+        found = (value.get(key) for key in ("text", "content", "thinking"))
+        return next((_text(text) for text in found if isinstance(text, str | list)), None)
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _int(value: Any) -> int | None:
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value.strip()[:18])
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and abs(value) < 1e18 else None
 
 
 def _clean(text: str | None) -> str | None:
