@@ -391,7 +391,9 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     expect(page.get_by_role("button", name="Hour")).to_have_attribute("aria-pressed", "true")
     expect(charts.get_by_role("img", name=re.compile("^Requests: 6 in all"))).to_be_visible()
     charts.get_by_text("Numbers of Requests").click()
-    cells = page.get_by_role("region", name="Numbers of Requests").get_by_role("cell").all_inner_texts()
+    numbers = page.get_by_role("region", name="Numbers of Requests").get_by_role("cell")
+    expect(numbers.first).to_be_visible()
+    cells = numbers.all_inner_texts()
     assert sum(int(count) for count in cells[1::2]) == 6
     page.get_by_role("button", name="m", exact=True).click()  # of "By model"
     expect(total(page, "Requests")).to_have_text("3")

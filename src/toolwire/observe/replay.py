@@ -71,7 +71,7 @@ def replay(recording: Recording) -> Replay:
 def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Replay:
     then_kind = recording.wire[-1][1] if recording.wire else "stream"
     then = "".join(text for _, _, text in recording.wire)
-    found = list(_report(recording, report, kind))
+    found = list(_report(recording, report))
     if kind != then_kind and (now or then):
         found.append(_difference("answer", then_kind, kind))
     found += _compared(then_kind, then, now, whole=not _interrupted(recording))
@@ -313,8 +313,8 @@ def _difference(where: str, then: str, now: str) -> dict[str, str]:
     return {"where": where, "then": then[:LONGEST], "now": now[:LONGEST]}
 
 
-def _report(recording: Recording, now: str | None, kind: str) -> Iterator[dict[str, str]]:
-    then = recording.plans[-1]["told"] if recording.plans else None
+def _report(recording: Recording, now: str | None) -> Iterator[dict[str, str]]:
+    then = recording.end["turn"].get("report")
     if now is not None and then is not None and now.removesuffix("store=failed").removesuffix("; ") != then:
         yield _difference("report", then, now)
 
