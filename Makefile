@@ -25,10 +25,11 @@ test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(V
 coverage:  ## the same, and which lines were run
 	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"
 
-lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, and the generated pages
+lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, the layers, and the generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/supported.py --check
 	$(BIN)/python docs/conform.py --check
 	$(BIN)/python lint/audit.py

@@ -168,12 +168,12 @@ async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     from toolwire.backends.codex.home import prepare_home
     from toolwire.backends.codex.options import CodexOptions
     from toolwire.backends.codex.runs import thread_params, turn_params
-    from toolwire.backends.codex.worker import Worker
+    from toolwire.backends.codex.worker import CodexWorker
     from toolwire.wire.chat import decode as chat
 
     options = CodexOptions(**codex_options(port, BINARY))
     home = await prepare_home(options)
-    worker = Worker(home)
+    worker = CodexWorker(home)
     async with home.warming():
         await worker.start(options.start_timeout_s)
 

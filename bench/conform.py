@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.process import HERE, WORK, Process, answers, free_port
 from bench.targets import ALL_CORES, AUTHORIZATION, KEY
 from toolwire.cli.conform import score, summary
-from toolwire.conform.engine import CATALOGUE, Outcome, conform
+from toolwire.conform.engine import CATALOGUE, ConformOutcome, conform
 from toolwire.conform.probe import Probe
 from toolwire.core.shown import one_line
 
@@ -34,7 +34,7 @@ SEEN = 150
 class Judged:
     title: str
     version: str
-    outcome: Outcome
+    outcome: ConformOutcome
 
 
 def toolwire(name: str, models: str, env: dict[str, str] | None = None) -> tuple[Process, int]:
@@ -70,7 +70,7 @@ def _ready(process: Process, port: int) -> tuple[Process, int]:
     return process, port
 
 
-async def judged(port: int, model: str) -> Outcome:
+async def judged(port: int, model: str) -> ConformOutcome:
     async with Probe(f"http://127.0.0.1:{port}/v1", KEY) as probe:
         return await conform(probe, model, CATALOGUE)
 

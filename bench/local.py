@@ -18,9 +18,9 @@ import aiohttp
 
 from bench.report import Row
 from toolwire.backends.local import LocalBackend, LocalOptions
+from toolwire.backends.local.completions import grammar_of, render
 from toolwire.backends.local.model import key_of, llama_cpp, parameters
 from toolwire.backends.local.pull import available
-from toolwire.backends.local.wire import grammar_of, render
 from toolwire.core.events import Usage
 from toolwire.core.turn import Constraint, Message, Sampling, TextPart, ToolSpec, Turn
 from toolwire.gateway.pipeline import Gateway

@@ -19,7 +19,7 @@ from bench import report
 from bench.report import Row
 from doubles.schemas import tools
 from toolwire.backends.local import LocalBackend, LocalOptions
-from toolwire.backends.local.model import Model, give_back, take
+from toolwire.backends.local.model import LocalModel, give_back, take
 from toolwire.backends.local.pull import available
 from toolwire.core.turn import ToolSpec
 from toolwire.gateway.pipeline import Caller, Gateway
@@ -85,7 +85,7 @@ async def count(number: int) -> tuple[list[Row], list[str]]:
     return rows, notes + ([f"llama.cpp's own, most often: {common} ({theirs.count(common)} times)"] if common else [])
 
 
-def _by_llama(model: Model, body: dict[str, Any]) -> dict[str, Any]:
+def _by_llama(model: LocalModel, body: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = model.server.handle_chat_completions({**body, "temperature": 0.2, "top_p": 0.9})
     return told
 

@@ -15,7 +15,7 @@ from fuzz.law import Broken, Case, Law, holds
 from toolwire.vault.frontmatter import frontmatter
 from toolwire.vault.notes import parse
 from toolwire.vault.paths import Vault
-from toolwire.vault.policy import PathRefused, Policy
+from toolwire.vault.policy import PathPolicy, PathRefused
 from toolwire.vault.query import expression, parse_query
 
 _NAMES = "a b.md C.md é.md e\u0301.md .. . .git .obsidian link link.md pipe.md inner.md secret.md ~ %2e%2e con.md x. etc - NUL C: ..\\ \\".split(" ")
@@ -106,7 +106,7 @@ def _judge_path(case: Case) -> None:
 
 
 def _judge_policy(case: Case) -> None:
-    policy = Policy(exclude=["a/a", "*.secret.md", "Ä"])
+    policy = PathPolicy(exclude=["a/a", "*.secret.md", "Ä"])
     try:
         names = policy.segments(case["text"])
     except PathRefused:

@@ -35,6 +35,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from matrix import installed
+from toolwire.access.gate import EXPOSED
 from toolwire.backends import registry
 from toolwire.backends.codex import CodexBackend
 from toolwire.backends.codex.options import SINCE
@@ -42,7 +43,6 @@ from toolwire.backends.scripted.script import STEPS
 from toolwire.core.errors import KINDS
 from toolwire.settings.load import CODEX_FLAGS, SEED_FLAGS, load
 from toolwire.settings.types import SECTIONS, ModelSettings, Settings, print_config
-from toolwire.surfaces.http.auth import EXPOSED
 from toolwire.tools.contract import Scope
 from toolwire.wire.responses.encode import SHAPES
 
@@ -592,12 +592,31 @@ def test_every_make_target_that_is_named_is_there() -> None:
 
 def test_every_source_file_that_is_named_is_there() -> None:
     for page in PAGES:
-        for path in re.findall(r"`((?:src|tests|docs)/[\w./]+)`", page.read_text("utf-8")):
-            assert (ROOT / path).exists(), f"{page}: {path}"
-    tree = next(block.text for block in BLOCKS if block.page == "docs/architecture.md" and block.text.startswith("src/toolwire/"))
-    names = {path.name for path in (ROOT / "src" / "toolwire").rglob("*")}
-    for name in re.findall(r"\b\w+\.py\b|(?m:^  )[\w/]+(?=/ )", tree):
-        assert name.strip().rpartition("/")[2] in names, name
+        text = page.read_text("utf-8")
+        for path in re.findall(r"`((?:src|tests|docs)/[\w./]+)`", text) + re.findall(r"`([\w/]+\.py)\b", text):
+            assert (ROOT / path).exists() or (ROOT / "src" / "toolwire" / path).exists(), f"{page}: {path}"
+
+
+def tree(block: Block) -> Iterator[str]:
+    """The paths of a tree: a folder's line ends in a slash, and what is in the folder is indented by two spaces."""
+    folders: list[str] = []
+    for line in block.text.splitlines():
+        indent, name, words = re.fullmatch(r"((?:  )*)([\w/.]+)(?: +(\S.*))?", line).groups()  # type: ignore[union-attr]
+        folders[len(indent) // 2 :] = [name]
+        assert words or name.endswith("/"), f"{block}: what is {name}?"
+        yield "".join(folders)
+
+
+def test_the_architecture_page_names_every_package_and_module() -> None:
+    source = ROOT / "src" / "toolwire"
+    overview, *packages = [block for block in BLOCKS if block.page == "docs/architecture.md" and not block.language]
+    top = {path.removeprefix("src/toolwire/") for path in tree(overview) if path.startswith("src/toolwire/")} - {""}
+    assert top == {path.parent.name + "/" for path in source.glob("*/__init__.py")} | {path.name for path in source.glob("*.py")}
+    named = [path for block in packages for path in tree(block) if path.endswith(".py")]
+    modules = {path.relative_to(source).as_posix() for path in source.glob("*/**/*.py") if path.name != "__init__.py"}
+    assert len(named) == len(set(named))
+    assert sorted(set(named) - modules) == [], "these modules are not there any more"
+    assert sorted(modules - set(named)) == [], "these modules are missing on the page"
 
 
 def test_the_scripted_page_names_every_step() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from doubles.nodes import RedisServer
 from toolwire.access import shared_limits
 from toolwire.access.keys import KeyLimits
-from toolwire.access.limits import Limits, Ticket
+from toolwire.access.limits import RateLimits, Ticket
 from toolwire.access.usage import UsageBook
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Usage
@@ -59,7 +59,7 @@ def summary(ticket: Ticket, usage: Usage, error: str | None) -> TurnSummary:
 class Place:
     """One node: its limits, and its count of what was used."""
 
-    limits: Limits
+    limits: RateLimits
     usage: UsageBook
     refusals: list[str]
 
@@ -86,7 +86,7 @@ class Place:
 
 def alone(store: Store | None = None) -> Place:
     usage = UsageBook(store)
-    return Place(Limits(Settings(), usage), usage, [])
+    return Place(RateLimits(Settings(), usage), usage, [])
 
 
 # --- one process ---------------------------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ async def node(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def start() -> Place:
         store = Store(f"sqlite:///{tmp_path}/toolwire.db")
         usage = UsageBook(store)
-        limits = Limits(Settings(store=StoreSettings(redis=redis.url)), usage)
+        limits = RateLimits(Settings(store=StoreSettings(redis=redis.url)), usage)
         started.append((Place(limits, usage, []), store))
         await limits.start()
         return started[-1][0]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from toolwire.access.gate import Gate
 from toolwire.access.keyring import FRESH_S, LOOK_AGAIN_S, REREAD_S, WAIT_S, KeyRing
 from toolwire.access.keys import KeyGrant, KeyLimits, KeyRecords, any_stored, key_id_of
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.settings.types import LimitSettings, ServerSettings
 from toolwire.store.store import Store
-from toolwire.surfaces.http.auth import Gate
 
 TURN = Turn("chat", "codex-high", (Message("user", (TextPart("hi"),)),))
 

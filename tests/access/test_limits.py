@@ -15,7 +15,7 @@ import pytest
 from doubles.nodes import RedisServer
 from toolwire.access import shared_limits
 from toolwire.access.keys import KeyGrant, KeyLimits
-from toolwire.access.limits import Limits, Ticket, estimate
+from toolwire.access.limits import RateLimits, Ticket, estimate
 from toolwire.access.meters import MINUTE
 from toolwire.access.shared_limits import SharedLimits
 from toolwire.access.usage import UsageBook
@@ -46,11 +46,11 @@ def time() -> Time:
 
 
 @pytest.fixture
-def limits(time: Time) -> Limits:
-    return Limits(Settings(), clock=time)
+def limits(time: Time) -> RateLimits:
+    return RateLimits(Settings(), clock=time)
 
 
-def headers(limits: Limits, allowed: KeyLimits, key: str = "k") -> dict[str, str]:
+def headers(limits: RateLimits, allowed: KeyLimits, key: str = "k") -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in limits.headers(key, allowed)}
 
 
@@ -63,7 +63,7 @@ async def refused(work: Awaitable[Any]) -> Failure:
 # --- one node ------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(limits: Limits, time: Time) -> None:
+async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(limits: RateLimits, time: Time) -> None:
     allowed = KeyLimits(requests_per_minute=3)
     for _ in range(3):
         (await limits.admit("k", allowed, TURN)).settle(Usage(1, 1), ran=True)
@@ -85,7 +85,7 @@ async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(l
     await limits.admit("another", allowed, TURN)
 
 
-async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limits: Limits) -> None:
+async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limits: RateLimits) -> None:
     allowed = KeyLimits(tokens_per_minute=1000)
     ticket = await limits.admit("k", allowed, TURN)
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "800"
@@ -102,7 +102,7 @@ async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limi
     assert headers(limits, allowed)["x-ratelimit-reset-tokens"] == "54.12s"
 
 
-async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that_failed_pays_nothing(limits: Limits) -> None:
+async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that_failed_pays_nothing(limits: RateLimits) -> None:
     allowed = KeyLimits(tokens_per_minute=1000)
     left = await limits.admit("k", allowed, TURN)
     left.saw([Text("y" * 100), CallArgs(0, "z" * 60)])
@@ -113,7 +113,7 @@ async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "860"
 
 
-async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(limits: Limits, time: Time) -> None:
+async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(limits: RateLimits, time: Time) -> None:
     allowed = KeyLimits(tokens_per_minute=50)
     ticket = await limits.admit("k", allowed, TURN)
     assert ticket.reserved == 50
@@ -123,7 +123,7 @@ async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(li
     await limits.admit("k", allowed, TURN)
 
 
-async def test_only_so_many_turns_run_at_once(limits: Limits) -> None:
+async def test_only_so_many_turns_run_at_once(limits: RateLimits) -> None:
     allowed = KeyLimits(concurrent=2, requests_per_minute=100)
     first, _ = await limits.admit("k", allowed, TURN), await limits.admit("k", allowed, TURN)
     failure = await refused(limits.admit("k", allowed, TURN))
@@ -136,7 +136,7 @@ async def test_only_so_many_turns_run_at_once(limits: Limits) -> None:
     await limits.admit("k", allowed, TURN)
 
 
-async def test_what_is_known_to_be_over_is_refused_before_the_request_is_read(limits: Limits) -> None:
+async def test_what_is_known_to_be_over_is_refused_before_the_request_is_read(limits: RateLimits) -> None:
     allowed = KeyLimits(requests_per_minute=1)
     limits.check("k", allowed)
     await limits.admit("k", allowed, TURN)
@@ -145,7 +145,7 @@ async def test_what_is_known_to_be_over_is_refused_before_the_request_is_read(li
     assert caught.value.failure.kind == "requests_limit" and caught.value.failure.retry_after_s == 60
 
 
-async def test_nonsense_costs_a_request_and_a_refusal_for_limits_does_not(limits: Limits) -> None:
+async def test_nonsense_costs_a_request_and_a_refusal_for_limits_does_not(limits: RateLimits) -> None:
     allowed = KeyLimits(requests_per_minute=5)
     limits.fault("k", allowed, Failure("invalid_json", "no"))
     limits.fault("k", allowed, Failure("model_not_found", "no"))
@@ -156,7 +156,7 @@ async def test_nonsense_costs_a_request_and_a_refusal_for_limits_does_not(limits
 
 
 async def test_worker_processes_without_redis_have_their_shares(time: Time) -> None:
-    limits = Limits(Settings(server=ServerSettings(workers=4)), clock=time)
+    limits = RateLimits(Settings(server=ServerSettings(workers=4)), clock=time)
     allowed = KeyLimits(requests_per_minute=40, concurrent=8)
     assert headers(limits, allowed)["x-ratelimit-limit-requests"] == "10"
     for _ in range(2):
@@ -164,9 +164,9 @@ async def test_worker_processes_without_redis_have_their_shares(time: Time) -> N
     assert "at once" in (await refused(limits.admit("k", allowed, TURN))).message
 
 
-async def test_a_month_s_budget_is_a_quota(limits: Limits) -> None:
+async def test_a_month_s_budget_is_a_quota(limits: RateLimits) -> None:
     usage = UsageBook(None)
-    limits = Limits(Settings(), usage)
+    limits = RateLimits(Settings(), usage)
     spent = await usage.month("k")
     allowed = KeyLimits(budget_requests=2, budget_tokens=1000)
     spent.requests, spent.tokens = 1, 999
@@ -185,7 +185,7 @@ async def test_while_the_store_is_away_only_a_budget_that_is_not_known_is_refuse
             raise ToolwireError("overloaded", "no store", retry_after_s=1)
 
     away: Any = Away()
-    limits = Limits(Settings(), UsageBook(away))
+    limits = RateLimits(Settings(), UsageBook(away))
     for allowed in (KeyLimits(budget_requests=2), KeyLimits(budget_tokens=1000, requests_per_minute=5)):
         failure = await refused(limits.admit("k", allowed, TURN))
         told = error_object(failure)["error"]
@@ -237,7 +237,7 @@ async def test_a_key_has_its_own_limit_of_parked_runs() -> None:
 # --- several nodes -------------------------------------------------------------------------------------------------------------------------------
 
 
-Node = Callable[[], Awaitable[Limits]]
+Node = Callable[[], Awaitable[RateLimits]]
 
 
 @pytest.fixture
@@ -245,10 +245,10 @@ async def node(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     """`await node()`: one more node that shares the limits."""
     monkeypatch.setattr(shared_limits, "BEAT_S", 0.1)
     monkeypatch.setattr(shared_limits, "RETRY_S", 0.1)
-    started: list[Limits] = []
+    started: list[RateLimits] = []
 
-    async def start() -> Limits:
-        limits = Limits(Settings(store=StoreSettings(redis=redis.url)))
+    async def start() -> RateLimits:
+        limits = RateLimits(Settings(store=StoreSettings(redis=redis.url)))
         started.append(limits)
         await limits.start()
         return limits
@@ -264,7 +264,7 @@ async def becomes(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def admitted(limits: Limits, allowed: KeyLimits, key: str = "k") -> Ticket | None:
+async def admitted(limits: RateLimits, allowed: KeyLimits, key: str = "k") -> Ticket | None:
     try:
         return await limits.admit(key, allowed, TURN)
     except ToolwireError:
@@ -309,7 +309,7 @@ async def test_tokens_and_turns_at_once_are_shared_too(node: Node) -> None:
 
 
 async def test_redis_counts_as_this_process_does(node: Node, time: Time) -> None:
-    shared, alone = await node(), Limits(Settings(), clock=time)
+    shared, alone = await node(), RateLimits(Settings(), clock=time)
     for key, allowed in (("a", KeyLimits(requests_per_minute=7)), ("b", KeyLimits(tokens_per_minute=1_234_567)), ("c", KeyLimits(7, 9999))):
         for _ in range(6):
             for limits in (shared, alone):
@@ -428,7 +428,7 @@ async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_wo
         assert again <= 10 + (real_time.monotonic() - began), key  # one comes back every second
 
 
-async def used_up(nodes: list[Limits], allowed: KeyLimits) -> None:
+async def used_up(nodes: list[RateLimits], allowed: KeyLimits) -> None:
     """What a minute allows is taken, and every node knows it."""
     taken = 0
     while await admitted(nodes[taken % len(nodes)], allowed) is not None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.access.meters import MINUTE, Meters, Rates, Refusal, charge, drain, duration, remaining, reset_us, take
+from toolwire.access.meters import MINUTE, MeterRefusal, Meters, Rates, charge, drain, duration, remaining, reset_us, take
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(0, 90_000_000), st.integers(1, 5)), max_size=60))
@@ -44,7 +44,7 @@ def test_the_wait_that_is_told_is_enough_and_a_microsecond_less_is_not() -> None
     for _ in range(7):
         assert take(meters, rates, 1000, 1, 0) is None
     refused = take(meters, rates, 1000, 1, 0)
-    assert isinstance(refused, Refusal) and refused.kind == "requests"
+    assert isinstance(refused, MeterRefusal) and refused.kind == "requests"
     assert take(meters, rates, 1000 + refused.wait_us - 1, 1, 0) is not None
     assert take(meters, rates, 1000 + refused.wait_us, 1, 0) is None
 
@@ -53,7 +53,7 @@ def test_requests_and_tokens_are_taken_together_or_not_at_all() -> None:
     rates, meters = Rates(requests=10, tokens=100), Meters()
     assert take(meters, rates, 0, 1, 90) is None
     refused = take(meters, rates, 0, 1, 20)
-    assert refused == Refusal("tokens", 6_000_000)
+    assert refused == MeterRefusal("tokens", 6_000_000)
     assert (remaining(meters.requests, 10), remaining(meters.tokens, 100)) == (9, 10)
 
 
@@ -79,7 +79,7 @@ def test_a_clock_that_goes_back_frees_nobody_and_blocks_nobody() -> None:
     rates, meters = Rates(requests=60), Meters()
     for _ in range(60):
         take(meters, rates, 10 * MINUTE, 1, 0)
-    assert take(meters, rates, 0, 1, 0) == Refusal("requests", 1_000_000)
+    assert take(meters, rates, 0, 1, 0) == MeterRefusal("requests", 1_000_000)
     assert take(meters, rates, 1_000_000, 1, 0) is None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.access.usage import DAY, HOUR, MOST_ROWS, STALE_S, WAIT_S, Question, UsageBook, month_of, next_month
+from toolwire.access.usage import DAY, HOUR, MOST_ROWS, STALE_S, WAIT_S, UsageBook, UsageQuery, month_of, next_month
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.records import TurnSummary
 from toolwire.store.store import Store
@@ -63,9 +63,9 @@ def book(store: Store, time: Time) -> UsageBook:
     return UsageBook(store, ("m",), clock=time, ticks=time)
 
 
-def day(time: Time, **more: Any) -> Question:
+def day(time: Time, **more: Any) -> UsageQuery:
     start = int(time.now) // DAY * DAY
-    return Question(start, start + DAY, HOUR, **more)
+    return UsageQuery(start, start + DAY, HOUR, **more)
 
 
 async def test_turns_are_summed_by_hour_and_told_at_once(book: UsageBook, time: Time) -> None:
@@ -120,7 +120,7 @@ async def test_keys_and_models_are_told_apart_where_that_is_asked(book: UsageBoo
     assert [counts[0] for _, _, counts in await book.ask(day(time, keys=("a",), models=("n",)))] == [1]
     assert await book.ask(day(time, keys=())) == []
     midnight = NOON // DAY * DAY
-    assert [(at, counts[0]) for at, _, counts in await book.ask(Question(midnight, midnight + DAY, DAY))] == [(midnight, 3)]
+    assert [(at, counts[0]) for at, _, counts in await book.ask(UsageQuery(midnight, midnight + DAY, DAY))] == [(midnight, 3)]
 
 
 async def test_what_is_not_written_yet_is_told_too(time: Time) -> None:

@@ -6,9 +6,9 @@ import json
 from functools import cache
 from typing import Any
 
+from agents import Agent, FunctionTool, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, set_tracing_disabled
 from openai import AsyncOpenAI
 
-from agents import Agent, FunctionTool, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, set_tracing_disabled
 from jobs import DESCRIPTIONS, MAX_STEPS, PROMPT, SCHEMAS, Api, Job, Step, await_on, main, run_tool, running_loop
 
 

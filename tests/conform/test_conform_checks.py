@@ -32,7 +32,7 @@ from doubles.damage import (
 )
 from doubles.nodes import Node
 from doubles.relay import Damage, DamagingRelay, Passing
-from toolwire.conform.engine import BY_ID, CATALOGUE, Outcome, conform
+from toolwire.conform.engine import BY_ID, CATALOGUE, ConformOutcome, conform
 from toolwire.conform.judge import DONE
 from toolwire.conform.probe import Probe
 from toolwire.core.turn import Api
@@ -73,12 +73,12 @@ async def relay(toolwire: Node) -> AsyncIterator[DamagingRelay]:
         yield made
 
 
-async def outcome_of(base: str, model: str, *ids: str) -> Outcome:
+async def outcome_of(base: str, model: str, *ids: str) -> ConformOutcome:
     async with Probe(base, KEY, limit_s=30) as probe:
         return await conform(probe, model, [BY_ID[id] for id in ids] if ids else CATALOGUE)
 
 
-def told(outcome: Outcome) -> list[str]:
+def told(outcome: ConformOutcome) -> list[str]:
     return [
         f"{one.check.id}: {one.verdict.result}: {one.verdict.seen} {one.verdict.excerpt}" for one in outcome.findings if one.verdict.result != "pass"
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolwire.conform.engine import BY_ID, CATALOGUE, chosen
-from toolwire.conform.judging import OF_ERRORS, OF_USAGE, Wire
+from toolwire.conform.judging import OF_ERRORS, OF_USAGE, WireVerdict
 from toolwire.conform.problems import SHAPE, SUBJECTS, UNREADABLE
 from toolwire.conform.questions import QUESTIONS
 
@@ -103,7 +103,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
     said = {code for path in JUDGE.glob("*.py") if path.stem != "damage" for code in codes_of(ast.parse(path.read_text("utf-8")))}
     said |= {"item_id", "content_index", "summary_index"}  # the judge takes these from the names of keys
     codes = said - {*SHAPE, *NOT_ABOUT_ANSWERS} | set(SUBJECTS.values()) | {"shape", "unknown_key", *OF_MENDING}
-    claimed = {topic for check in CATALOGUE if isinstance(check.judge, Wire) for topic in check.judge.topics}
+    claimed = {topic for check in CATALOGUE if isinstance(check.judge, WireVerdict) for topic in check.judge.topics}
     assert len(codes) > 50
     assert codes - claimed - {*OF_USAGE, *OF_ERRORS} == set()
     assert claimed - codes == set()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from doubles.damage import render
-from toolwire.conform.exchange import Exchange, Request
+from toolwire.conform.exchange import ProbeExchange, ProbeRequest
 from toolwire.conform.judge import DONE
 from toolwire.conform.problems import problems_of
 from toolwire.testing.upstream import answer, completion, sinned
@@ -18,9 +18,11 @@ from toolwire.testing.upstream import answer, completion, sinned
 TWO = answer("Let me look.", [("call_1", "get_weather", '{"city": "Paris"}'), ("call_2", "get_time", '{"city": "Tokyo"}')])
 
 
-def streamed(raw: bytes, question: str = "chat.parallel.stream", **asked: Any) -> Exchange:
+def streamed(raw: bytes, question: str = "chat.parallel.stream", **asked: Any) -> ProbeExchange:
     family: Any = question.partition(".")[0]
-    return Exchange(question, family, Request("/chat/completions", {"stream": True, **asked}), 200, {"content-type": "text/event-stream"}, raw)
+    return ProbeExchange(
+        question, family, ProbeRequest("/chat/completions", {"stream": True, **asked}), 200, {"content-type": "text/event-stream"}, raw
+    )
 
 
 def topics(frames: list[Any], question: str = "chat.parallel.stream", **asked: Any) -> set[str]:
@@ -69,7 +71,7 @@ def test_a_name_that_says_nothing_takes_none_back_and_hides_nothing(nothing: str
 
 def test_a_right_stream_and_a_right_body_are_right() -> None:
     assert topics([*TWO, DONE]) == set()
-    exchange = Exchange("chat.call.body", "chat", Request("/chat/completions", {}), 200, {}, json.dumps(completion(TWO)).encode())
+    exchange = ProbeExchange("chat.call.body", "chat", ProbeRequest("/chat/completions", {}), 200, {}, json.dumps(completion(TWO)).encode())
     assert problems_of(exchange) == ()
 
 
@@ -136,11 +138,11 @@ def test_details_that_are_null_are_an_extra_and_leave_the_counts_right() -> None
     chunks = answer("Hello.", usage=usage)
     plain = [{**chunk, "usage": None} for chunk in chunks[:-1]]
     assert topics([*plain, chunks[-1], DONE], "chat.usage.stream", stream_options={"include_usage": True}) == {"null_key"}
-    exchange = Exchange("chat.text.body", "chat", Request("/chat/completions", {}), 200, {}, json.dumps(completion(chunks)).encode())
+    exchange = ProbeExchange("chat.text.body", "chat", ProbeRequest("/chat/completions", {}), 200, {}, json.dumps(completion(chunks)).encode())
     assert {topic for topic, _ in problems_of(exchange)} == {"null_key"}
     bare = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": None}
     body = json.dumps({**response("completed"), "usage": bare}).encode()
-    kept = Exchange("responses.text.body", "responses", Request("/responses", {}), 200, {}, body)
+    kept = ProbeExchange("responses.text.body", "responses", ProbeRequest("/responses", {}), 200, {}, body)
     assert {topic for topic, _ in problems_of(kept)} == {"usage_details"}
 
 

@@ -14,7 +14,7 @@ import pytest
 from toolwire.core import shown
 from toolwire.surfaces import cards
 from toolwire.surfaces.mcp import server as forms
-from toolwire.surfaces.terminal.keys import Picker
+from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.tools.contract import Approval, Outcome, Preview, ToolCall, Touched
 
 STATIC = Path(shown.__file__).parents[1] / "surfaces" / "web" / "static"

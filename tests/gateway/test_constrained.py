@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Turn

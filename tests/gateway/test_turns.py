@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from toolwire.access.keys import KeyGrant, KeyLimits
-from toolwire.access.limits import Limits
-from toolwire.backends.base import Batch, Capabilities
+from toolwire.access.limits import RateLimits
+from toolwire.backends.base import Batch
+from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.core.turn import Api, Message, TextPart, Turn
@@ -127,7 +128,7 @@ class TextOnly(ScriptedBackend):
 
     @property
     def capabilities(self) -> Any:
-        from toolwire.backends.base import Capabilities
+        from toolwire.core.capabilities import Capabilities
 
         return Capabilities()
 
@@ -214,7 +215,7 @@ async def test_every_attempt_of_a_turn_is_counted(table: Any, script: str, at_on
     told: list[TurnSummary] = []
     key = KeyGrant(limits=KeyLimits(tokens_per_minute=10_000))
     table.serve(Counting(script, at_once)).gateway.observers.append(told.append)
-    table.gateway.limits = Limits(Settings(), clock=lambda: 0)  # nothing comes back meanwhile
+    table.gateway.limits = RateLimits(Settings(), clock=lambda: 0)  # nothing comes back meanwhile
     asked: dict[str, Any] = {"input": "?", "tools": [{"type": "function", **STRICT["function"]}], "store": False}  # type: ignore[dict-item]
     if api == "chat":
         asked = {"messages": [{"role": "user", "content": "?"}], "tools": [STRICT], **({"stream_options": {"include_usage": True}} if stream else {})}

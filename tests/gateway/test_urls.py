@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.base import Capabilities
+from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.turn import Message, OtherPart, Turn
 from toolwire.gateway.images import checked, problem, urls_in

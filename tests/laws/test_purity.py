@@ -14,6 +14,7 @@ PURE = [
     *(path for package in ("core", "wire", "emulate") for path in sorted((SOURCE / package).rglob("*.py")) if path.name != "ids.py"),
     SOURCE / "gateway" / "plan.py",
     SOURCE / "gateway" / "interpret.py",
+    SOURCE / "gateway" / "stages.py",
 ]
 IMPURE = {"asyncio", "socket", "aiohttp", "time", "datetime", "random", "secrets", "uuid", "os", "subprocess", "sqlite3", "threading", "uvicorn"}
 
@@ -27,6 +28,18 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_the_core_imports_nothing_that_does_io_or_reads_a_clock(path: Path) -> None:
     assert {name.split(".")[0] for name in imported(path)} & IMPURE == set()
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "conform" / "judge").glob("*.py")), ids=lambda path: path.name)
+def test_the_judge_needs_the_standard_library_and_the_core_only(path: Path) -> None:
+    others = {name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names}
+    assert {name for name in others if not name.startswith(("toolwire.core", "toolwire.conform.judge"))} == set()
+
+
+def test_no_module_imports_what_only_tests_may_use() -> None:
+    """`make lint` checks `toolwire.testing` too, through every import between (the layers in pyproject.toml)."""
+    for path in SOURCE.rglob("*.py"):
+        assert {name.split(".")[0] for name in imported(path)} & {"tests", "doubles"} == set(), path
 
 
 def test_importing_the_library_loads_the_standard_library_only() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolwire.vault.edits import Edits
 from toolwire.vault.paths import Vault
-from toolwire.vault.policy import PathRefused, Policy, extension
+from toolwire.vault.policy import PathPolicy, PathRefused, extension
 
 NAMES = ["a", "b.md", "C.md", "é.md", "e\u0301.md", "..", ".", "", ".git", ".obsidian", "link", "link.md", "pipe.md", "inner.md", "secret.md", "~"]
 NAMES += [
@@ -93,8 +93,8 @@ def test_a_plan_to_write_is_refused_or_lies_inside(root: Path, vault: Vault, pat
 @given(PATHS, st.lists(st.text(max_size=8), max_size=3))
 def test_one_policy_decides_for_all(path: str, patterns: list[str]) -> None:
     """What a policy allows by its text it allows whole: an exclusion of any folder on the way excludes the file."""
-    policy = Policy(exclude=patterns)
+    policy = PathPolicy(exclude=patterns)
     if policy.allows(path):
         folders = path.split("/")[:-1]
         assert all(policy.open_to("/".join(folders[: depth + 1])) for depth in range(len(folders)))
-        assert Policy().allows(path)
+        assert PathPolicy().allows(path)

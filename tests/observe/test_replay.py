@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.base import Batch, Capabilities
+from toolwire.backends.base import Batch
 from toolwire.cli.main import main
+from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.core.turn import Api, Turn

@@ -25,11 +25,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from toolwire.access.gate import Gate, Proxies
 from toolwire.backends.acp.profiles import PROFILES, AcpOptions, launch
 from toolwire.backends.agents.processes import Child
 from toolwire.backends.codex.home import environment as codex_environment
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.cursor.process import Home as CursorHome
+from toolwire.backends.cursor.process import BridgeHome
 from toolwire.backends.local.pull import seen_by_pip
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Message, OtherPart, Turn
@@ -40,7 +41,6 @@ from toolwire.observe.journal_files import Segments, TurnRecord
 from toolwire.observe.masking import secrets_among, secrets_of
 from toolwire.settings.types import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from toolwire.store.store import Store
-from toolwire.surfaces.http.auth import Gate, Proxies
 from toolwire.surfaces.http.server import tls_files
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
@@ -397,7 +397,7 @@ OURS = {
 def test_children_see_nothing_of_our_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in OURS.items():
         monkeypatch.setenv(name, value)
-    cursor = CursorHome()
+    cursor = BridgeHome()
     try:
         seen = {
             "codex": codex_environment(CodexOptions(), tmp_path),

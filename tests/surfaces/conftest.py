@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from doubles.served import served
-from toolwire.access.limits import Limits
+from toolwire.access.limits import RateLimits
 from toolwire.access.usage import UsageBook
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.parked import Parking
@@ -32,7 +32,7 @@ class FakeGateway:
     def __init__(self, models: tuple[str, ...]) -> None:
         self.catalog = Catalog(ModelSettings(model, "scripted") for model in models)
         self.usage = UsageBook(None)
-        self.limits = Limits(Settings(), self.usage)
+        self.limits = RateLimits(Settings(), self.usage)
         self.parking = Parking(ParkedSettings())
         self.queues = Queues(LimitSettings())
         self.store, self.journal, self.contents_wanted = None, None, False

@@ -19,7 +19,7 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.loop import Budget, Called, Conversation, Did, Ended, GatewayModel, Happening, Said, Thought, marked
+from toolwire.tools.loop import Budget, Called, Conversation, Did, Ended, GatewayModel, Happening, SaidText, ThoughtText, marked
 
 ASKING = Asking("session-1", "m", "test")
 YES, NO = Decision(True), Decision(False)
@@ -72,13 +72,13 @@ async def talk(approvals: Approvals, notes: Notes) -> AsyncIterator[Callable[...
 
 
 def said(happenings: list[Happening]) -> str:
-    return "".join(one.text for one in happenings if isinstance(one, Said))
+    return "".join(one.text for one in happenings if isinstance(one, SaidText))
 
 
 async def test_text_comes_as_it_is_written(talk: Callable[..., Talk]) -> None:
     one = talk("think Well.\nchunk 2\nsay Hello there\nusage 7 3")
     happenings = await one.turn("Hi")
-    assert happenings[0] == Thought("Well.") and len([h for h in happenings if isinstance(h, Said)]) > 3 and said(happenings) == "Hello there"
+    assert happenings[0] == ThoughtText("Well.") and len([h for h in happenings if isinstance(h, SaidText)]) > 3 and said(happenings) == "Hello there"
     assert isinstance(happenings[-1], Ended) and (happenings[-1].why, happenings[-1].usage["prompt_tokens"]) == ("done", 7)
     assert one.messages == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there"}]
 
@@ -251,7 +251,7 @@ async def test_stopping_in_the_middle_of_an_answer_keeps_what_was_said(talk: Cal
     assert said(await one.turn("go on")) == "Then: go on"
 
 
-@pytest.mark.parametrize("when", [Called, Said])
+@pytest.mark.parametrize("when", [Called, SaidText])
 async def test_a_turn_that_is_closed_at_any_point_leaves_a_history_that_can_go_on(talk: Callable[..., Talk], notes: Notes, when: type[Any]) -> None:
     one = talk(f"say Look.\n{SEARCH}\n---\nsay fine")
     async with aclosing(one.conversation.turn("go")) as happenings:

@@ -19,8 +19,8 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.library import Library
-from toolwire.tools.loop import Called, Conversation, Did, Ended, GatewayModel, Happening, Said
+from toolwire.tools.loop import Called, Conversation, Did, Ended, GatewayModel, Happening, SaidText
+from toolwire.tools.open_vault import Library
 from toolwire.tools.vault_tools import tools_of
 
 NOTES = {
@@ -108,7 +108,7 @@ def only(path: str) -> Callable[[Approval], Decision]:
 
 
 def said(happenings: Sequence[Happening]) -> str:
-    return "".join(one.text for one in happenings if isinstance(one, Said))
+    return "".join(one.text for one in happenings if isinstance(one, SaidText))
 
 
 def search(query: str, **more: Any) -> str:
@@ -270,7 +270,7 @@ async def test_the_whole_flow_and_the_conversation_goes_on_with_the_results(chat
     )
     one = chat(script, YES, only("Notes/React.md"), everything, tools=tools)
     happened = await one.send("What is React?")
-    kinds = [type(step).__name__ for step in happened if not isinstance(step, Said)]
+    kinds = [type(step).__name__ for step in happened if not isinstance(step, SaidText)]
     assert kinds == ["Called", "Did", "Called", "Did", "Ended"]
     assert said(happened).endswith("React is a library.")
     assert isinstance(happened[-1], Ended) and happened[-1].why == "done"

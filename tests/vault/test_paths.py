@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from toolwire.vault.paths import Vault
-from toolwire.vault.policy import PathRefused, Policy, VaultLimits
+from toolwire.vault.policy import PathPolicy, PathRefused, VaultLimits
 
 SECRET = "the secret outside"
 
@@ -487,8 +487,8 @@ def test_a_name_that_is_no_unicode_is_not_part_of_the_vault(root: Path, vault: V
     ],
 )
 def test_a_pattern_fits(pattern: str, path: str, hit: bool) -> None:
-    assert Policy(exclude=[pattern]).allows(path) is not hit
-    assert Policy(include=[pattern]).allows(path) is hit
+    assert PathPolicy(exclude=[pattern]).allows(path) is not hit
+    assert PathPolicy(include=[pattern]).allows(path) is hit
 
 
 def test_patterns_hold_for_reading_listing_and_walking_alike(root: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from toolwire.access.meters import Refusal
+from toolwire.access.meters import MeterRefusal
 from toolwire.access.shared_limits import BUDGET_S, NO_BUDGET, Amounts, Month, MonthAsked
 from toolwire.access.usage import UsageBook, month_of, next_month
 from toolwire.core.errors import ToolwireError
@@ -77,7 +77,7 @@ class Budgets:
 
     # --- one process, or a node without its Redis -------------------------------------------------------------------------------------------------
 
-    def refusal(self, key_id: str, limits: KeyLimits, nodes: int) -> Refusal | None:
+    def refusal(self, key_id: str, limits: KeyLimits, nodes: int) -> MeterRefusal | None:
         """Why the key may not run a turn. `nodes`: how many share what is left without knowing of each other; 0: this process is alone."""
         spent, held = self._used(key_id)
         apart = self._apart(key_id, _sum(spent, held)) if nodes else None
@@ -86,7 +86,7 @@ class Budgets:
             if apart is not None:
                 left = min(left, (budget - apart.before[place]) // nodes - apart.taken[place])
             if budget and left <= 0:
-                return Refusal(KINDS[place], 0)
+                return MeterRefusal(KINDS[place], 0)
         return None
 
     def _apart(self, key_id: str, known: Amounts) -> Apart:
@@ -152,7 +152,7 @@ class Budgets:
 
     # --- what the client is told ------------------------------------------------------------------------------------------------------------------
 
-    def error(self, refusal: Refusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
+    def error(self, refusal: MeterRefusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
         """`shared`: Redis refused it, and knows more than this node."""
         place = KINDS.index(refusal.kind)
         own, (spent, held) = self._of(key_id), self._used(key_id)

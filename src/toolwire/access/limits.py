@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 from toolwire.access import meters
 from toolwire.access.budgets import KINDS, NOTHING, Budgets
 from toolwire.access.keys import KeyLimits
-from toolwire.access.meters import MINUTE, Meters, Rates, Refusal
-from toolwire.access.shared_limits import NO_BUDGET, Amounts, Asked, Seen, SharedLimits, Unreachable
+from toolwire.access.meters import MINUTE, MeterRefusal, Meters, Rates
+from toolwire.access.shared_limits import NO_BUDGET, Amounts, MeterRequest, RedisUnreachable, Seen, SharedLimits
 from toolwire.access.usage import Hold, UsageBook
 from toolwire.core.errors import ToolwireError, status_of
-from toolwire.core.events import CallArgs, Event, Failure, Text, Thought, Usage
-from toolwire.core.events import Refusal as RefusalText
+from toolwire.core.events import CallArgs, Event, Failure, Refusal, Text, Thought, Usage
 from toolwire.core.ids import random_id
 from toolwire.core.turn import Call, ImagePart, Message, OtherPart, Reasoning, Result, TextPart, Turn
 
@@ -40,7 +39,7 @@ CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
 NO_RATES = Rates()
 NO_TOKENS = Usage(0, 0)
-_SPOKEN = {Text: "text", Thought: "text", RefusalText: "text", CallArgs: "delta"}
+_SPOKEN = {Text: "text", Thought: "text", Refusal: "text", CallArgs: "delta"}
 
 
 def microseconds() -> int:
@@ -48,7 +47,7 @@ def microseconds() -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class KeyAccount:
     """One key's meters on this node: all nodes' as Redis told them last, or this node's own."""
 
     meters: Meters
@@ -60,7 +59,7 @@ class Account:
     """All nodes' as they were when Redis went away."""
 
 
-class Limits:
+class RateLimits:
     def __init__(
         self,
         settings: Settings,
@@ -72,7 +71,7 @@ class Limits:
         self._usage = usage
         self._clock = clock
         self._budgets = Budgets(usage, wall)
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, KeyAccount] = {}
         self._errands: set[asyncio.Task[None]] = set()
         url, self._workers = settings.store.redis, settings.server.workers
         self.shared = SharedLimits(url, random_id("node_"), self._running, self._redis_lost, self._owed, nodes=self._workers) if url else None
@@ -98,9 +97,9 @@ class Limits:
         if limits.requests_per_minute:
             meters.drain(account.meters, rates, self._clock())
             if wait := meters.wait(account.meters.requests, rates.requests, 1):
-                refusal = Refusal("requests", wait)
+                refusal = MeterRefusal("requests", wait)
         if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
-            refusal = Refusal("concurrent", 0)
+            refusal = MeterRefusal("concurrent", 0)
         if refusal is not None:
             raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
@@ -120,14 +119,14 @@ class Limits:
             ticket.hold = self._usage.hold(key_id, 1, ticket.held_tokens)
         return ticket
 
-    async def _take(self, account: Account, ticket: Ticket) -> None:
+    async def _take(self, account: KeyAccount, ticket: Ticket) -> None:
         shared = self.shared
         if shared is not None and shared.up:
             shared.start()
             taking = asyncio.ensure_future(shared.take(self._asked(account, ticket, MINUTE, ticket.reserved * MINUTE)))
             try:
                 refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
-            except Unreachable:
+            except RedisUnreachable:
                 pass
             except asyncio.CancelledError:
                 self._errand(self._give_back(account, ticket, taking))
@@ -140,7 +139,7 @@ class Limits:
         if (refusal := self._take_here(account, ticket)) is not None:
             raise self._refused(refusal, ticket, account)
 
-    def _take_here(self, account: Account, ticket: Ticket) -> Refusal | None:
+    def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
         """Takes it from what this process has: all there is, or its share while Redis is away."""
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
@@ -150,13 +149,13 @@ class Limits:
         refusal = meters.take(account.meters, rates, self._clock(), 1, ticket.reserved)
         if refusal is None and limits.concurrent and len(account.running) >= self._at_once(limits):
             meters.charge(account.meters, rates, -MINUTE, -ticket.reserved * MINUTE)
-            refusal = Refusal("concurrent", 0)
+            refusal = MeterRefusal("concurrent", 0)
         if refusal is None and shared is not None:
             account.alone = (account.alone[0] + MINUTE, account.alone[1] + ticket.reserved * MINUTE)
             self._budgets.admitted_apart(ticket.key_id, ticket.held_tokens)
         return refusal
 
-    async def _give_back(self, account: Account, ticket: Ticket, taking: asyncio.Future[tuple[Refusal | None, Seen]]) -> None:
+    async def _give_back(self, account: KeyAccount, ticket: Ticket, taking: asyncio.Future[tuple[MeterRefusal | None, Seen]]) -> None:
         """The client left while it was being asked for."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
@@ -177,7 +176,7 @@ class Limits:
         if ticket.limits.tokens_per_minute or ticket.id:
             self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE, (int(answered), tokens))
 
-    def _charge(self, account: Account, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> None:
+    def _charge(self, account: KeyAccount, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> None:
         asked = self._asked(account, ticket, requests, tokens, used)
         meters.charge(account.meters, self._rates(ticket.limits), requests, tokens)
         if self.shared is not None:
@@ -188,7 +187,7 @@ class Limits:
                 if ticket.hold is not None:
                     self._budgets.ended_apart(ticket.key_id, ticket.held_tokens, used)
 
-    async def _charge_shared(self, account: Account, asked: Asked) -> None:
+    async def _charge_shared(self, account: KeyAccount, asked: MeterRequest) -> None:
         assert self.shared is not None
         seen = await self.shared.charge(asked)
         if seen is not None:
@@ -201,25 +200,25 @@ class Limits:
 
     # --- what is known -------------------------------------------------------------------------------------------------------------------------
 
-    def _account(self, key_id: str, limits: KeyLimits) -> Account:
+    def _account(self, key_id: str, limits: KeyLimits) -> KeyAccount:
         account = self._accounts.get(key_id)
         if account is None:
-            account = self._accounts[key_id] = Account(Meters(self._clock()), limits)
+            account = self._accounts[key_id] = KeyAccount(Meters(self._clock()), limits)
         account.limits = limits
         return account
 
-    def _known(self, account: Account) -> tuple[int, int]:
+    def _known(self, account: KeyAccount) -> tuple[int, int]:
         """What is taken now, in units of requests and tokens, as far as this node knows."""
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 
-    def _asked(self, account: Account, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> Asked:
+    def _asked(self, account: KeyAccount, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> MeterRequest:
         limits, month = ticket.limits, NO_BUDGET
         if ticket.id and self.shared is not None:
             month = self._budgets.asked(ticket.key_id, limits, used)
-        return Asked(ticket.key_id, limits.rates, limits.concurrent, ticket.id, requests, tokens, self._known(account), month)
+        return MeterRequest(ticket.key_id, limits.rates, limits.concurrent, ticket.id, requests, tokens, self._known(account), month)
 
-    def _seen(self, account: Account, key_id: str, seen: Seen) -> None:
+    def _seen(self, account: KeyAccount, key_id: str, seen: Seen) -> None:
         seen.meters.at = self._clock()
         account.meters = seen.meters
         if seen.month.month:
@@ -252,9 +251,9 @@ class Limits:
             now.requests, now.tokens, account.alone = now.requests // nodes, now.tokens // nodes, (0, 0)
         self._budgets.lost()
 
-    def _owed(self) -> Iterable[Asked]:
+    def _owed(self) -> Iterable[MeterRequest]:
         """Redis is there again: it is told what was taken before it went away, and what was taken here since this was asked last."""
-        owed: list[Asked] = []
+        owed: list[MeterRequest] = []
         for key_id, account in self._accounts.items():
             rates, before, alone = account.limits.rates, account.shared, account.alone
             requests, tokens = self._known(account)
@@ -264,7 +263,7 @@ class Limits:
             month = self._budgets.owed(key_id, account.limits)
             if any(units) or before.requests or before.tokens or month.month:
                 known = (before.requests, before.tokens)
-                owed.append(Asked(key_id, rates, account.limits.concurrent, "", *units, known=known, month=month))
+                owed.append(MeterRequest(key_id, rates, account.limits.concurrent, "", *units, known=known, month=month))
         return owed
 
     # --- what is told --------------------------------------------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ class Limits:
                 ]
         return out
 
-    def _refused(self, refusal: Refusal, ticket: Ticket, account: Account, shared: bool = False) -> ToolwireError:
+    def _refused(self, refusal: MeterRefusal, ticket: Ticket, account: KeyAccount, shared: bool = False) -> ToolwireError:
         limits, tokens = ticket.limits, ticket.reserved
         if refusal.kind in KINDS:
             return self._budgets.error(refusal, ticket.key_id, limits, shared)
@@ -306,7 +305,7 @@ class Ticket:
 
     __slots__ = ("_characters", "_limits", "_open", "asked_for", "held_tokens", "hold", "id", "key_id", "limits", "reserved")
 
-    def __init__(self, owner: Limits, key_id: str, limits: KeyLimits, asked_for: Usage) -> None:
+    def __init__(self, owner: RateLimits, key_id: str, limits: KeyLimits, asked_for: Usage) -> None:
         self.held_tokens = asked_for.total_tokens if limits.budget_tokens else 0
         self.id = f"{random_id('')}:{self.held_tokens}" if limits.concurrent or limits.budget_requests or limits.budget_tokens else ""
         """As `shared_limits.py` reads it."""

@@ -39,7 +39,7 @@ class Meters:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class MeterRefusal:
     """What there was not enough of, and after how long there will be."""
 
     kind: Literal["requests", "tokens", "concurrent", "budget_requests", "budget_tokens"]
@@ -54,7 +54,7 @@ def drain(meters: Meters, rates: Rates, now: int) -> None:
     meters.at = now
 
 
-def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> Refusal | None:
+def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> MeterRefusal | None:
     """Takes so many, or says what stands against it and changes nothing but the time. More than a minute's worth counts as a minute's worth."""
     drain(meters, rates, now)
     waits: list[tuple[int, Metered]] = [
@@ -63,7 +63,7 @@ def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> 
     ]
     longest, kind = max(waits, key=lambda one: one[0])
     if longest:
-        return Refusal(kind, longest)
+        return MeterRefusal(kind, longest)
     charge(meters, rates, requests * MINUTE, min(tokens, rates.tokens) * MINUTE)
     return None
 

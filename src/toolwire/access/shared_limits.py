@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolwire.access.meters import Meters, Rates, Refusal
+from toolwire.access.meters import MeterRefusal, Meters, Rates
 from toolwire.cluster.nodes import WITHIN_S, connect
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ NO_BUDGET = MonthAsked(0, (0, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MeterRequest:
     """What a turn takes of a key's meters, in units. `known`: what this node knows of requests and tokens that were taken before."""
 
     key_id: str
@@ -210,7 +210,7 @@ class Seen:
     month: Month
 
 
-class Unreachable(Exception):
+class RedisUnreachable(Exception):
     """Redis can not be asked now."""
 
 
@@ -223,7 +223,7 @@ class SharedLimits:
         node: str,
         running: Callable[[], Mapping[str, Iterable[str]]],
         lost: Callable[[], None],
-        owed: Callable[[], Iterable[Asked]],
+        owed: Callable[[], Iterable[MeterRequest]],
         nodes: int = 1,
     ) -> None:
         self.up = True
@@ -236,26 +236,26 @@ class SharedLimits:
         self._redis = connect(url)
         self._take = self._redis.register_script(CLOCK + TAKE)
         self._renew = self._redis.register_script(CLOCK + RENEW)
-        self._owed: deque[Asked] = deque(maxlen=MOST_OWED)
+        self._owed: deque[MeterRequest] = deque(maxlen=MOST_OWED)
         self._beating: asyncio.Task[None] | None = None
         self._stumbled = asyncio.Event()
         self._closed = False
 
-    async def take(self, asked: Asked) -> tuple[Refusal | None, Seen]:
-        """Takes it, or says what stands against it; beside what is taken now. Raises `Unreachable`."""
+    async def take(self, asked: MeterRequest) -> tuple[MeterRefusal | None, Seen]:
+        """Takes it, or says what stands against it; beside what is taken now. Raises `RedisUnreachable`."""
         refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
-        return Refusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
+        return MeterRefusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
 
-    async def charge(self, asked: Asked) -> Seen | None:
+    async def charge(self, asked: MeterRequest) -> Seen | None:
         """Charges it without asking, and ends the turn; later, where Redis can not be reached."""
         try:
             _, _, *seen = await self._ask(lambda _: self._run(asked, "charge"))
             return _seen(seen)
-        except Unreachable:
+        except RedisUnreachable:
             self._owed.append(asked)
             return None
 
-    def _run(self, asked: Asked, way: str) -> Awaitable[Any]:
+    def _run(self, asked: MeterRequest, way: str) -> Awaitable[Any]:
         rates, lease, month = asked.rates, int(LEASE_S * 1e6), asked.month
         keys = [f"{kind}{{{asked.key_id}}}" for kind in (METERS, RUNNING, BUDGET)]
         amounts = [rates.requests, asked.requests, rates.tokens, asked.tokens, asked.concurrent]
@@ -284,7 +284,7 @@ class SharedLimits:
             count: int = await self._renew([NODES], [lease, self._node])
             return count
 
-        with suppress(Unreachable):
+        with suppress(RedisUnreachable):
             nodes = max(1, await self._ask(renew, probing=True, within_s=2 * WITHIN_S))
             if self.up:
                 self.nodes = nodes
@@ -304,7 +304,7 @@ class SharedLimits:
         self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens or any(one.month.used))
         log.warning("redis is back: limits are shared again")
 
-    async def _pay(self, owed: deque[Asked], way: str) -> None:
+    async def _pay(self, owed: deque[MeterRequest], way: str) -> None:
         while owed:
             await self._ask(lambda _: self._run(owed[0], way), probing=True)
             owed.popleft()
@@ -327,7 +327,7 @@ class SharedLimits:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
-        with suppress(Unreachable):
+        with suppress(RedisUnreachable):
             await self._ask(lambda redis: redis.zrem(NODES, self._node))
         await self._redis.aclose()
 
@@ -335,7 +335,7 @@ class SharedLimits:
         from redis.exceptions import RedisError
 
         if not self.up and not probing:
-            raise Unreachable
+            raise RedisUnreachable
         try:
             async with asyncio.timeout(WITHIN_S if within_s is None else within_s):
                 found = await work(self._redis)
@@ -346,7 +346,7 @@ class SharedLimits:
                 self._lost()
                 told = "redis can not be reached (%s): until it is back, this node allows its own share of each limit, 1/%d"
                 log.warning(told, str(error) or type(error).__name__, self.nodes)
-            raise Unreachable from error
+            raise RedisUnreachable from error
         return found
 
 

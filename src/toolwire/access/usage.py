@@ -71,7 +71,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UsageQuery:
     """What `GET /v1/usage` asks. `keys`, `models`: only these; None: all. `group_by`: columns of the table."""
 
     start: int
@@ -286,7 +286,7 @@ class UsageBook:
 
     # --- asking --------------------------------------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Question) -> list[tuple[int, tuple[str, ...], Counts]]:
+    async def ask(self, question: UsageQuery) -> list[tuple[int, tuple[str, ...], Counts]]:
         """Sums by bucket and group, in order; buckets without any are left out. This node's own counts are all in it."""
         await self.flush()
         out: dict[tuple[int, tuple[str, ...]], Counts] = {}
@@ -310,7 +310,7 @@ def next_month(now: float) -> int:
     return month_of(month_of(now) + 32 * DAY)
 
 
-def _fits(row: Row, question: Question) -> bool:
+def _fits(row: Row, question: UsageQuery) -> bool:
     key_id, hour, model = row
     wanted = (question.keys is None or key_id in question.keys) and (question.models is None or model in question.models)
     return wanted and question.start <= hour < question.end
@@ -344,7 +344,7 @@ def _month(connection: Any, key_id: str, month: int) -> tuple[int, int]:
     return int(requests), int(tokens)
 
 
-def _sums(connection: Any, question: Question) -> list[tuple[int, tuple[str, ...], Counts]]:
+def _sums(connection: Any, question: UsageQuery) -> list[tuple[int, tuple[str, ...], Counts]]:
     where, values = ["hour >= ?", "hour < ?"], [question.start, question.end]
     for column, only in (("key_id", question.keys), ("model", question.models)):
         if only is not None:

@@ -8,52 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakMethod
 
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.events import Event
 from toolwire.core.turn import Result, Turn
 
-Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
-Constrained = Literal["text", "call"]
-Recalled = Literal["text", "sealed"]
 Batch = list[Event]
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a backend can do for a model, as data. `gateway/plan.py` compares it with the request; nothing else branches on a backend's kind.
-
-    `fields` are the names of request fields (of `gateway.fields.FIELDS`) that the backend passes on or honours by itself.
-    """
-
-    tools: bool = False
-    tool_choice: bool = False
-    allowed_tools: bool = False
-    """A `tool_choice` of allowed tools goes to the server as it is. Otherwise the server is offered those tools alone."""
-    parallel: bool = False
-    custom_tools: bool = False
-    strict: bool = False
-    """Arguments of strict tools are held to their schema."""
-    schema: bool = False
-    images: bool = False
-    image_urls: bool = True
-    """False: images by URL must come inline; the gateway fetches them."""
-    prefill: bool = False
-    """The answer can be made to begin with given words: the turn's last message is then the assistant's."""
-    constrain: frozenset[Constrained] = frozenset()
-    """What the decoder can be held to by `Turn.constraint`: `text`, an answer with text and calls in it; `call`, an answer that is one call as bare
-    JSON, without markers, and nothing else."""
-    dialects: tuple[str, ...] = ()
-    """How the model writes calls as text: what is looked for, and, where the sentinel is not among them, what is taught. Empty: the default."""
-    reasoning: bool = False
-    usage: bool = True
-    fields: frozenset[str] = field(default_factory=frozenset)
-    passes: frozenset[str] = frozenset()
-    """Request fields that neither of OpenAI's APIs has and that are passed on as they came; `*`: all of them."""
-    recalls: frozenset[Recalled] = frozenset()
-    """Which reasoning of earlier turns the model gets back: `text`, its words; `sealed`, what its provider encrypted."""
 
 
 class Backend(Protocol):

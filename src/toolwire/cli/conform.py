@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from toolwire.conform.engine import CATALOGUE, Finding, Outcome
+from toolwire.conform.engine import CATALOGUE, CheckFinding, ConformOutcome
 from toolwire.conform.probe import shown
 from toolwire.core.shown import one_line
 
 if TYPE_CHECKING:
     from toolwire.conform.check import Check
-    from toolwire.conform.engine import Finding, Outcome
+    from toolwire.conform.engine import CheckFinding, ConformOutcome
     from toolwire.conform.probe import Probe
 
 PASSED, FAILED, NOT_RUN = 0, 1, 2
@@ -73,7 +73,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
     return _said(f"{shown(base)} had no time for {outcome.kept} of the checks: this is not its whole score") if outcome.kept else PASSED
 
 
-async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table | None) -> Outcome:
+async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table | None) -> ConformOutcome:
     from toolwire.conform.engine import choose_model, conform
 
     async with probe:
@@ -82,7 +82,7 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
             return await conform(probe, model, checks)
         lines = table.head(probe.base, model)  # shown with the first finding: without one there is no table
 
-        def show(finding: Finding) -> None:
+        def show(finding: CheckFinding) -> None:
             lines.extend(table.lines(finding))
             if lines:
                 print("\n".join(lines), flush=True)
@@ -133,7 +133,7 @@ class Table:
     def head(self, base: str, model: str) -> list[str]:
         return [one_line(f"{shown(base)}  model {model}", WIDTH), ""]
 
-    def lines(self, finding: Finding) -> Iterator[str]:
+    def lines(self, finding: CheckFinding) -> Iterator[str]:
         check, verdict = finding.check, finding.verdict
         if finding.absent:
             if check.family not in self._absent:
@@ -156,7 +156,7 @@ class Table:
             yield from textwrap.wrap(flat, WIDTH, initial_indent=f"{_INDENT}{word:<8}", subsequent_indent=f"{_INDENT}{'':<8}")
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: ConformOutcome) -> str:
     """The last line: the score, and what it is made of."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     required = (outcome.count("pass", "required"), outcome.count("pass", "required") + outcome.count("fail", "required"))
@@ -166,13 +166,13 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def score(outcome: Outcome) -> int:
+def score(outcome: ConformOutcome) -> int:
     """Of the checks that could be run, how many in a hundred pass; 100 only when all do."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     return 100 * passed // (passed + failed) if passed + failed else 0
 
 
-def as_json(outcome: Outcome, version: str) -> dict[str, Any]:
+def as_json(outcome: ConformOutcome, version: str) -> dict[str, Any]:
     """Stable: keys are only added."""
     levels = {level: {result: outcome.count(result, level) for result in ("pass", "fail", "not-run")} for level in ("required", "optional")}
     return {
@@ -187,7 +187,7 @@ def as_json(outcome: Outcome, version: str) -> dict[str, Any]:
     }
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: CheckFinding) -> dict[str, Any]:
     check, verdict = finding.check, finding.verdict
     return {
         "id": check.id,
@@ -204,7 +204,7 @@ def _row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def junit(outcome: Outcome) -> str:
+def junit(outcome: ConformOutcome) -> str:
     """JUnit XML: a suite for each family, a case for each check; not-run is skipped."""
     lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites name={_attribute('toolwire conform ' + shown(outcome.base))}>"]
     for family in ("http", "chat", "responses"):
@@ -218,7 +218,7 @@ def junit(outcome: Outcome) -> str:
     return "\n".join([*lines, "</testsuites>", ""])
 
 
-def _case(finding: Finding) -> Iterator[str]:
+def _case(finding: CheckFinding) -> Iterator[str]:
     check, verdict = finding.check, finding.verdict
     opening = f'    <testcase classname="toolwire.conform.{check.family}" name="{check.id}"'
     if verdict.result == "pass":

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import re
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,13 +16,12 @@ from toolwire.core import shown
 from toolwire.core.shown import clean
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
+from toolwire.surfaces.terminal.indexing import refreshed
 from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
 from toolwire.vault.search import MOST_RESULTS, search
 
 _WITHOUT = re.compile(r"-(?!h\Z)[^-]", re.S)
 """An argument that is a word of the query: no option of the command has a single minus, but for -h."""
-BAR = 30
-PAINT_EVERY_S = 0.1
 
 
 def vault_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,60 +57,13 @@ def run_vault(arguments: argparse.Namespace) -> int:
     include, exclude = (patterns.include, patterns.exclude) if configured else ((), ())
     try:
         with Vault(root, include, exclude) as vault, Index(vault) as index:
-            refreshed = _refreshed(index)
+            done = refreshed(index)
             if arguments.action == "index":
-                _tell_refresh(refreshed, index.count(), arguments.json)
+                _tell_refresh(done, index.count(), arguments.json)
                 return 0
             return _tell_found(search(index, query, arguments.limit), arguments.json)
     except PathRefused as refused:
         raise ConfigError(str(refused)) from None
-
-
-def _refreshed(index: Index, cancelled: Callable[[], bool] | None = None) -> Refresh:
-    bar = _Bar() if sys.stderr.isatty() else None
-    try:
-        return index.refresh(bar.show if bar is not None else None, cancelled)
-    finally:
-        if bar is not None:
-            bar.clear()
-
-
-async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]) -> None:
-    """Builds the index of a vault that has none yet. Stopped, it goes on from there the next time."""
-    stop = threading.Event()
-    work = asyncio.ensure_future(asyncio.to_thread(_build, root, include, exclude, stop))
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        stop.set()
-        await asyncio.wait([work])
-        raise
-
-
-def _build(root: Path, include: Sequence[str], exclude: Sequence[str], stop: threading.Event) -> None:
-    with Vault(root, include, exclude) as vault, Index(vault) as index:
-        if index.location.current() is None:
-            _refreshed(index, stop.is_set)
-
-
-class _Bar:
-    """A line on the terminal that says how far it is."""
-
-    def __init__(self) -> None:
-        self._painted = 0.0
-
-    def show(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._painted < PAINT_EVERY_S and done != total:
-            return
-        self._painted = now
-        share = min(1.0, done / total) if total else 1.0
-        filled = int(BAR * share)
-        print(f"\rindexing [{'█' * filled}{' ' * (BAR - filled)}] {done}/{max(done, total)} notes", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._painted:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _tell_refresh(done: Refresh, count: int, as_json: bool) -> None:

@@ -15,9 +15,9 @@ import hashlib
 import logging
 import re
 import socket
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.types import Scope
 from yarl import URL
 
+from toolwire.access.gate import HeaderList, Headers
 from toolwire.cluster.nodes import Nodes, Peer
 from toolwire.core.errors import ToolwireError, error_object, response_error
 from toolwire.core.events import Failure
@@ -32,9 +33,7 @@ from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.records import Answer
 from toolwire.observe.logs import RequestLog
-from toolwire.surfaces.http.auth import HeaderList
-from toolwire.surfaces.http.exchange import Exchange
-from toolwire.wire.responses.encode import SHAPES, Shape
+from toolwire.wire.responses.encode import SHAPES, ItemShape
 from toolwire.wire.sse import encode, joined
 
 # --- interrupted ------------------------------------------------------------
@@ -154,7 +153,7 @@ class Passing:
         yield self._frame("response.output_item.done", output_index=self._index, item=done)
         self._output.append(done)
 
-    def _shape(self, item: dict[str, Any]) -> Shape:
+    def _shape(self, item: dict[str, Any]) -> ItemShape:
         """By the item's part, or, where that has not passed yet, the one that the item was opened for."""
         kind = str(item.get("type"))
         opened = (shape for shape in SHAPES.values() if shape.item["type"] == kind and shape.item.keys() == shape.item.keys() & item.keys())
@@ -199,6 +198,20 @@ def call_ids(raw: bytes) -> list[str]:
     return list(dict.fromkeys(found.decode("utf-8", "replace") for found in _CALL_ID.findall(raw)))
 
 
+class Forwardable(Protocol):
+    """A request that another node may answer: what identifies it, and how the response is sent."""
+
+    scope: Scope
+    headers: Headers
+    request_id: str
+
+    async def begin(self, status: int, headers: HeaderList) -> None: ...
+
+    def piece(self, block: bytes) -> Awaitable[None]: ...
+
+    async def end(self) -> None: ...
+
+
 class Courier:
     """The connections to other nodes: one for each request, which shows at once whether the other side is there."""
 
@@ -223,7 +236,7 @@ class Courier:
             await self._session.close()
 
 
-class Seals:
+class NodeSeals:
     """How a node knows another one's requests. `addresses` are the ways by which this one is reached."""
 
     def __init__(self, nodes: Nodes, addresses: Collection[str] = ()) -> None:
@@ -238,7 +251,7 @@ class Seals:
         seal = ";".join((*told, self._nodes.sign(*_facts(told, address, scope, request_id))))
         return [*passed, ("x-request-id", request_id), (HOP.decode(), seal)]
 
-    def opened(self, exchange: Exchange) -> Scope:
+    def opened(self, exchange: Forwardable) -> Scope:
         """The scope as the node that passed the request on had it. Raises where no node has sealed it."""
         scope = exchange.scope
         *told, signature = exchange.headers[HOP].decode("latin-1").split(";")
@@ -281,7 +294,7 @@ class Forwarding:
     ) -> None:
         self.nodes = nodes
         self.log = told or RequestLog()
-        self.seals = Seals(nodes, addresses)
+        self.seals = NodeSeals(nodes, addresses)
         self.courier = Courier()
         self._parking = parking
         self._outcomes = Counter("toolwire_turns_passed_on", "Turns whose run another node held, by how it went.", ("outcome",), registry=registry)
@@ -290,7 +303,7 @@ class Forwarding:
         await self.courier.close()
         await self.nodes.close()
 
-    async def answer(self, api: Api, exchange: Exchange, raw: bytes, key_id: str) -> Answer | None:
+    async def answer(self, api: Api, exchange: Forwardable, raw: bytes, key_id: str) -> Answer | None:
         """What the owner of the run says that this request continues. None: it is served here."""
         calls = call_ids(raw)
         here = self._parking.holds(calls)
@@ -309,7 +322,7 @@ class Forwarding:
     async def _owner(self, calls: Collection[str], key_id: str) -> Peer | None:
         return await self.nodes.owner(calls, key_id) if calls else None
 
-    async def _pass_on(self, peer: Peer, api: Api, exchange: Exchange, raw: bytes) -> tuple[str, Answer | None]:
+    async def _pass_on(self, peer: Peer, api: Api, exchange: Forwardable, raw: bytes) -> tuple[str, Answer | None]:
         try:
             response = await self.courier.send(
                 peer.address, exchange.scope, self.seals.headers(exchange.scope, exchange.request_id, peer.address), raw

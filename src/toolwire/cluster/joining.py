@@ -10,14 +10,16 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from toolwire.cluster.forward import Forwarding
 from toolwire.cluster.nodes import Nodes
 from toolwire.cluster.siblings import Siblings
 from toolwire.gateway.pipeline import Gateway
+from toolwire.observe.logs import RequestLog
+from toolwire.observe.metrics import Metrics
 from toolwire.settings.types import ConfigError, ServerSettings, Settings, is_loopback
-from toolwire.surfaces.http.app import App
 
 ANY = ("0.0.0.0", "::", "")
 
@@ -37,6 +39,15 @@ class Part:
 ALONE = Part()
 
 
+class NodeApp(Protocol):
+    """The application that serves on this node, as far as the other nodes concern it."""
+
+    log: RequestLog
+    metrics: Metrics
+    forwarding: Forwarding | None
+    siblings: Siblings | None
+
+
 def check(settings: Settings) -> None:
     """Raises unless the settings fit for several nodes, or are those of a single one."""
     server, store = settings.server, settings.store
@@ -53,7 +64,7 @@ def check(settings: Settings) -> None:
             raise ConfigError('server.node_secret: nodes that share a Redis need a secret of their own, e.g. "env:TOOLWIRE_NODE_SECRET"')
 
 
-def join(app: App, gateway: Gateway, settings: Settings, port: int, part: Part) -> Nodes | None:
+def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: Part) -> Nodes | None:
     """Gives the application what it needs to know of the others. The node still has to be started. None: it is alone."""
     if not settings.store.redis:
         return None

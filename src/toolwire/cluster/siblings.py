@@ -16,13 +16,12 @@ import aiohttp
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolwire.cluster.forward import BETWEEN_TWO, HOPPED, Courier, Seals
+from toolwire.cluster.forward import BETWEEN_TWO, HOPPED, Courier, Forwardable, NodeSeals
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 
 if TYPE_CHECKING:
     from toolwire.observe.metrics import Metrics
-    from toolwire.surfaces.http.exchange import Exchange
 
 METRICS_WITHIN_S = 2.0
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,7 +35,7 @@ log = logging.getLogger("toolwire.nodes")
 class Siblings:
     """`place` is this worker's number, `addresses` are where each of them is reached by the others."""
 
-    def __init__(self, place: int, addresses: Sequence[str], seals: Seals, courier: Courier) -> None:
+    def __init__(self, place: int, addresses: Sequence[str], seals: NodeSeals, courier: Courier) -> None:
         self._place = place
         self._addresses = tuple(addresses)
         self._seals = seals
@@ -46,7 +45,7 @@ class Siblings:
     def has_pages(self) -> bool:
         return self._place == 0
 
-    async def page(self, exchange: Exchange, raw: bytes) -> None:
+    async def page(self, exchange: Forwardable, raw: bytes) -> None:
         """Answers with what the pages' worker says."""
         address = self._addresses[0]
         try:

@@ -36,7 +36,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerProcess:
     """`pid` 0: it does not run, and is due again at `due`. `post` is the end of a pipe from which it says that it is ready, or why it is not."""
 
     number: int
@@ -56,7 +56,7 @@ class Workers:
     """
 
     def __init__(self, count: int, work: Callable[[int, Tell, int], int], on_ready: Callable[[dict[str, Any]], None], on_stop: Callable[[], None]):
-        self._workers = [Worker(number) for number in range(count)]
+        self._workers = [WorkerProcess(number) for number in range(count)]
         self._work = work
         self._on_ready = on_ready
         self._on_stop = on_stop
@@ -114,7 +114,7 @@ class Workers:
             if not worker.pid and worker.due <= now and self._stopping_until is None:
                 self._start(worker)
 
-    def _start(self, worker: Worker) -> None:
+    def _start(self, worker: WorkerProcess) -> None:
         ours, theirs = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -168,7 +168,7 @@ class Workers:
             else:
                 self._hear(key.data)
 
-    def _hear(self, worker: Worker) -> None:
+    def _hear(self, worker: WorkerProcess) -> None:
         said = os.read(worker.post, 65536)
         if not said:
             self._deafen(worker)
@@ -185,7 +185,7 @@ class Workers:
             self._announced = True
             self._on_ready(self._first_words)
 
-    def _deafen(self, worker: Worker) -> None:
+    def _deafen(self, worker: WorkerProcess) -> None:
         if worker.post >= 0:
             self._selector.unregister(worker.post)
             os.close(worker.post)
@@ -211,14 +211,14 @@ class Workers:
                 self._start_later(worker, how)
             worker.pid = 0
 
-    def _start_later(self, worker: Worker, how: str) -> None:
+    def _start_later(self, worker: WorkerProcess, how: str) -> None:
         now = time.monotonic()
         worker.failures = 0 if now - worker.started > SETTLED_S else worker.failures + 1
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** max(0, worker.failures - 1))
         worker.due = now + wait
         log.warning("worker %d (process %d) %s: it is started again in %g s", worker.number, worker.pid, how, wait)
 
-    def _cannot_start(self, worker: Worker, why: str) -> None:
+    def _cannot_start(self, worker: WorkerProcess, why: str) -> None:
         """Before all were there, that is the end; later it is one worker's trouble, who will try again."""
         if self._announced:
             log.error("worker %d can not start: %s", worker.number, why)

@@ -15,7 +15,7 @@ from toolwire.conform.check import Check
 from toolwire.conform.checks_both import HTTP, alike
 from toolwire.conform.checks_chat import CHAT
 from toolwire.conform.checks_responses import RESPONSES
-from toolwire.conform.exchange import Exchange, Family, Request, mapping, mappings
+from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest, mapping, mappings
 from toolwire.conform.judging import Verdict
 from toolwire.conform.probe import Probe
 from toolwire.conform.questions import PATHS, QUESTIONS, Question
@@ -41,7 +41,7 @@ class Absence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """`absent`: not run because the endpoint does not have the API at all, or lets nobody in."""
 
     check: Check
@@ -50,12 +50,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConformOutcome:
     """`absent`: the families that the endpoint does not have, and what it said."""
 
     base: str
     model: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     absent: Mapping[str, str]
     requests: int
 
@@ -68,11 +68,11 @@ class Outcome:
         return sum(finding.verdict.kept for finding in self.findings)
 
 
-class Engine:
+class ConformEngine:
     def __init__(self, probe: Probe, model: str) -> None:
         self._probe = probe
         self._model = model
-        self._exchanges: dict[str, Exchange] = {}
+        self._exchanges: dict[str, ProbeExchange] = {}
         self._timeouts = self._late = 0
 
     @property
@@ -91,21 +91,21 @@ class Engine:
             first = self._exchanges[check.asks[0]]
             return Verdict("fail", f"the answer can not be judged: {type(error).__name__}", first.question, first.excerpt())
 
-    async def _exchange(self, name: str) -> Exchange:
+    async def _exchange(self, name: str) -> ProbeExchange:
         if name not in self._exchanges:
             question = QUESTIONS[name]
             earlier = {other: await self._exchange(other) for other in question.after}
             self._exchanges[name] = await self._asked(question, earlier)
         return self._exchanges[name]
 
-    async def _asked(self, question: Question, earlier: Mapping[str, Exchange]) -> Exchange:
+    async def _asked(self, question: Question, earlier: Mapping[str, ProbeExchange]) -> ProbeExchange:
         request = question.build(self._model, earlier)
         if request is None:
             because = next((exchange.wanting for exchange in earlier.values() if exchange.wanting), "the answer before it has not what this needs")
-            return Exchange(question.name, question.family, Request(""), wanting=because)
+            return ProbeExchange(question.name, question.family, ProbeRequest(""), wanting=because)
         if self._gave_up:
-            return Exchange(question.name, question.family, request)
-        best: Exchange | None = None
+            return ProbeExchange(question.name, question.family, request)
+        best: ProbeExchange | None = None
         for attempt, way in enumerate(question.ways, 1):
             tried = request.but(**way) if way else request
             exchange = replace(await self._probe.ask(question.name, question.family, tried), attempts=attempt)
@@ -124,7 +124,7 @@ class Engine:
 
 async def choose_model(probe: Probe, model: str) -> str:
     """The model that is asked for, or the first that the endpoint lists. Raises where the endpoint can not be reached or lists none."""
-    exchange = await probe.ask("http.models", "http", Request("/models", method="GET"))
+    exchange = await probe.ask("http.models", "http", ProbeRequest("/models", method="GET"))
     if exchange.status == 0:
         raise NothingToJudge(f"{exchange.trouble}")
     if model:
@@ -141,7 +141,7 @@ async def choose_model(probe: Probe, model: str) -> str:
     return first
 
 
-async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[Finding], Any] | None = None) -> Outcome:
+async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[CheckFinding], Any] | None = None) -> ConformOutcome:
     """Judges the endpoint by the checks, in their order. `heard` is told of each finding as it is made."""
     wanted = sorted({check.family for check in checks} - {"http"})
     found = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
@@ -150,22 +150,26 @@ async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Call
     refused = next((absence.why for absence in found.values() if absence.refused), "")
     if wanted and len(absent) == len(wanted) and (refused or len(wanted) == 2):
         raise NothingToJudge(refused or f"neither API can be judged: {'; '.join(absent.values())}")
-    engine = Engine(probe, model)
+    engine = ConformEngine(probe, model)
     findings = []
     for check in checks:
         missing = absent.get(check.family, "")
         verdict = Verdict("not-run", missing, kept=check.family in busy) if missing else await engine.judge(check)
         told = replace(verdict, seen=probe.masked(verdict.seen), excerpt=probe.masked(verdict.excerpt))
-        findings.append(Finding(check, told, bool(missing)))
+        findings.append(CheckFinding(check, told, bool(missing)))
         if heard is not None:
             heard(findings[-1])
-    return Outcome(probe.base, model, tuple(findings), absent, probe.requests)
+    return ConformOutcome(probe.base, model, tuple(findings), absent, probe.requests)
 
 
 async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
     """Why the API can not be judged, if it is not there. Two requests that are refused anywhere else, and one that is answered, must all say so."""
     absence = None
-    for request in (Request(PATHS[family], {"model": model}), Request(PATHS[family], {}), QUESTIONS[f"{family}.text.body"].build(model, {})):
+    for request in (
+        ProbeRequest(PATHS[family], {"model": model}),
+        ProbeRequest(PATHS[family], {}),
+        QUESTIONS[f"{family}.text.body"].build(model, {}),
+    ):
         assert request is not None
         absence = _absence(probe, await probe.ask(f"{family}.there", family, request))
         if absence is None:
@@ -173,7 +177,7 @@ async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
     return absence
 
 
-def _absence(probe: Probe, exchange: Exchange) -> Absence | None:
+def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
     """What one answer says of the API as a whole; None: nothing, or that it is there."""
     if exchange.trouble:
         return None
@@ -186,7 +190,7 @@ def _absence(probe: Probe, exchange: Exchange) -> Absence | None:
     return Absence(f"the endpoint has no {said}") if exchange.status in ABSENT or exchange.foreign or page else None
 
 
-def _refused(probe: Probe, exchange: Exchange) -> str:
+def _refused(probe: Probe, exchange: ProbeExchange) -> str:
     what, which = ("the key", "the right one") if probe.has_key else ("a request without a key", "one")
     return f"{what} is refused at {exchange.request.path} ({probe.masked(exchange.refusal)}); give {which} with --api-key"
 

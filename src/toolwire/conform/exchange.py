@@ -21,7 +21,7 @@ HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProbeRequest:
     """`body`: what becomes JSON, or the bytes as they are. `leave` hangs up after the first bytes of the answer. `bare`: without the key."""
 
     path: str
@@ -35,7 +35,7 @@ class Request:
     def asked(self) -> Mapping[str, Any]:
         return self.body if isinstance(self.body, dict) else {}
 
-    def but(self, **changes: Any) -> Request:
+    def but(self, **changes: Any) -> ProbeRequest:
         """With other fields in its body; None takes one away."""
         merged = {key: value for key, value in {**self.asked, **changes}.items() if value is not None}
         return replace(self, body=merged)
@@ -58,7 +58,7 @@ class SeenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClientAnswer:
     """What the answer means to a client, whichever API and form it came in."""
 
     text: str
@@ -68,7 +68,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ProbeExchange:
     """`trouble`: why there is no whole answer; `late`: because of the time limit. `wanting`: what the model was asked for and would
     not do, in as many attempts as there were.
 
@@ -76,7 +76,7 @@ class Exchange:
 
     question: str
     family: Family
-    request: Request
+    request: ProbeRequest
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     raw: bytes = b""
@@ -163,7 +163,7 @@ class Exchange:
         return "" if held else f"the answer holds no {HOLDERS[self.api]}"
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> ClientAnswer:
         return _read_chat(self.body) if self.api == "chat" else _read_responses(self.body)
 
     @property
@@ -210,13 +210,13 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _read_chat(body: Mapping[str, Any]) -> Answer:
+def _read_chat(body: Mapping[str, Any]) -> ClientAnswer:
     choice = next(iter(mappings(body.get("choices"))), {})
     message = mapping(choice.get("message"))
     calls = [_chat_call(call) for call in mappings(message.get("tool_calls"))]
     if isinstance(message.get("function_call"), dict):
         calls.append(SeenCall("", text_of(message["function_call"].get("name")), _arguments(message["function_call"].get("arguments"))))
-    return Answer(text_of(message.get("content")), tuple(calls), text_of(choice.get("finish_reason")), text_of(body.get("id")))
+    return ClientAnswer(text_of(message.get("content")), tuple(calls), text_of(choice.get("finish_reason")), text_of(body.get("id")))
 
 
 def _arguments(value: Any) -> str:
@@ -229,7 +229,7 @@ def _chat_call(call: Mapping[str, Any]) -> SeenCall:
     return SeenCall(text_of(call.get("id")), text_of(function.get("name")), _arguments(function.get("arguments")))
 
 
-def _read_responses(body: Mapping[str, Any]) -> Answer:
+def _read_responses(body: Mapping[str, Any]) -> ClientAnswer:
     items = mappings(body.get("output"))
     parts = [part for item in items if item.get("type") == "message" for part in mappings(item.get("content"))]
     calls = [
@@ -237,4 +237,4 @@ def _read_responses(body: Mapping[str, Any]) -> Answer:
         for item in items
         if item.get("type") in ("function_call", "custom_tool_call")
     ]
-    return Answer("".join(text_of(part.get("text")) for part in parts), tuple(calls), text_of(body.get("status")), text_of(body.get("id")))
+    return ClientAnswer("".join(text_of(part.get("text")) for part in parts), tuple(calls), text_of(body.get("status")), text_of(body.get("id")))

@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import jsonschema_rs
 
-from toolwire.conform.exchange import Exchange, mapping
+from toolwire.conform.exchange import ProbeExchange, mapping
 from toolwire.conform.judge import judge_error
 from toolwire.conform.problems import UNREADABLE, problems_of
 from toolwire.conform.questions import CITY, SCHEMA, SECRET
 
 Result = Literal["pass", "fail", "not-run"]
-Seen = Sequence[Exchange]
+Seen = Sequence[ProbeExchange]
 Judge = Callable[[Seen], "Verdict"]
 
 
@@ -40,23 +40,23 @@ class Verdict:
 PASS = Verdict("pass")
 
 
-def failed(exchange: Exchange, seen: str, position: int = -1) -> Verdict:
+def failed(exchange: ProbeExchange, seen: str, position: int = -1) -> Verdict:
     return Verdict("fail", seen, exchange.question, exchange.excerpt(position))
 
 
-def not_run(exchange: Exchange, seen: str) -> Verdict:
+def not_run(exchange: ProbeExchange, seen: str) -> Verdict:
     return Verdict("not-run", seen, exchange.question)
 
 
-def busy(exchange: Exchange) -> Verdict:
+def busy(exchange: ProbeExchange) -> Verdict:
     return replace(not_run(exchange, f"the endpoint has no time: {exchange.refusal}"), kept=True)
 
 
-def declined(exchange: Exchange) -> Verdict:
+def declined(exchange: ProbeExchange) -> Verdict:
     return not_run(exchange, f"the endpoint declines: {exchange.error}")
 
 
-def broken(exchange: Exchange) -> Verdict | None:
+def broken(exchange: ProbeExchange) -> Verdict | None:
     """What there is to say of an exchange that brought no answer; None: it did. A model may be slow: that fails only the checks that are about it."""
     if exchange.late:
         return not_run(exchange, exchange.trouble)
@@ -73,19 +73,19 @@ def broken(exchange: Exchange) -> Verdict | None:
     return failed(exchange, f"HTTP {exchange.status} without OpenAI's error object")
 
 
-def unanswered(exchange: Exchange) -> Verdict | None:
+def unanswered(exchange: ProbeExchange) -> Verdict | None:
     """As `broken`; and where the answer itself ends in an error."""
     verdict = broken(exchange)
     return declined(exchange) if verdict is None and exchange.error else verdict
 
 
-def unseen(exchange: Exchange) -> Verdict | None:
+def unseen(exchange: ProbeExchange) -> Verdict | None:
     """As `unanswered`; and where there is nothing in the answer."""
     verdict = unanswered(exchange)
     return not_run(exchange, exchange.hollow) if verdict is None and exchange.hollow else verdict
 
 
-def missing(exchange: Exchange) -> Verdict | None:
+def missing(exchange: ProbeExchange) -> Verdict | None:
     """As `unanswered`; and where the model would not do what it was asked for."""
     verdict = unanswered(exchange)
     if verdict is None and exchange.wanting:
@@ -93,7 +93,7 @@ def missing(exchange: Exchange) -> Verdict | None:
     return verdict
 
 
-def each(judge: Callable[[Exchange], Verdict], *, lenient: bool = False) -> Judge:
+def each(judge: Callable[[ProbeExchange], Verdict], *, lenient: bool = False) -> Judge:
     """All exchanges must pass; one failure is enough. `lenient`: those that passed count although others could not be run."""
 
     def verdict(seen: Seen) -> Verdict:
@@ -111,7 +111,7 @@ def each(judge: Callable[[Exchange], Verdict], *, lenient: bool = False) -> Judg
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class WireVerdict:
     """None of these departures in any of the answers. Whether a model did what was asked does not matter here, only what came.
 
     `of_calls`: only answers that hold calls are looked at. `of_errors`: an error is something to look at, too."""
@@ -126,7 +126,7 @@ class Wire:
         with_calls = [exchange for exchange in seen if exchange.trouble or not exchange.ok or exchange.answer.calls or _may_hold(exchange)]
         return each(self._judge, lenient=True)(with_calls) if with_calls else _no_call(seen[0])
 
-    def _judge(self, exchange: Exchange) -> Verdict:
+    def _judge(self, exchange: ProbeExchange) -> Verdict:
         verdict = broken(exchange)
         if verdict is not None:
             return verdict
@@ -137,7 +137,7 @@ class Wire:
         more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
         return failed(exchange, hits[0].message + more, hits[0].position)
 
-    def _unhurt(self, exchange: Exchange, unreadable: str) -> Verdict:
+    def _unhurt(self, exchange: ProbeExchange, unreadable: str) -> Verdict:
         """None of the departures was seen: that is a pass where they could have been."""
         if unreadable:
             return not_run(exchange, unreadable)
@@ -149,19 +149,19 @@ class Wire:
         return PASS if verdict is None else verdict
 
 
-def wire(*topics: str) -> Wire:
-    return Wire(topics)
+def wire(*topics: str) -> WireVerdict:
+    return WireVerdict(topics)
 
 
-def wire_of_calls(*topics: str) -> Wire:
-    return Wire(topics, of_calls=True)
+def wire_of_calls(*topics: str) -> WireVerdict:
+    return WireVerdict(topics, of_calls=True)
 
 
-def _no_call(exchange: Exchange) -> Verdict:
+def _no_call(exchange: ProbeExchange) -> Verdict:
     return not_run(exchange, exchange.wanting or "no answer holds a call")
 
 
-def _may_hold(exchange: Exchange) -> bool:
+def _may_hold(exchange: ProbeExchange) -> bool:
     return b"tool_calls" in exchange.raw or b"function_call" in exchange.raw
 
 
@@ -170,7 +170,7 @@ OF_USAGE = ("usage_shape", "usage_total", "usage_early", "after_finish", "usage_
 
 def usage_given(*keys: str) -> Judge:
     """Usage is there and in order."""
-    ordered = Wire(OF_USAGE)
+    ordered = WireVerdict(OF_USAGE)
 
     def verdict(seen: Seen) -> Verdict:
         for exchange in seen:
@@ -187,7 +187,7 @@ def usage_given(*keys: str) -> Judge:
 
 
 def content_type(expected: str) -> Judge:
-    def judge(exchange: Exchange) -> Verdict:
+    def judge(exchange: ProbeExchange) -> Verdict:
         verdict = unseen(exchange)
         if verdict is not None:
             return verdict
@@ -196,7 +196,7 @@ def content_type(expected: str) -> Judge:
     return each(judge, lenient=True)
 
 
-def answered(exchange: Exchange) -> Verdict:
+def answered(exchange: ProbeExchange) -> Verdict:
     """An answer came, whatever it says."""
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "it was not asked")
@@ -211,10 +211,10 @@ def answered(exchange: Exchange) -> Verdict:
     return failed(exchange, exchange.hollow) if exchange.hollow else PASS
 
 
-def clean(exchange: Exchange) -> Verdict:
+def clean(exchange: ProbeExchange) -> Verdict:
     """An answer came, and its calls can be read and run; envelopes and extras have checks of their own."""
     verdict = answered(exchange)
-    return Wire(GRAVE)([exchange]) if verdict.result == "pass" else verdict
+    return WireVerdict(GRAVE)([exchange]) if verdict.result == "pass" else verdict
 
 
 GRAVE = (
@@ -230,7 +230,7 @@ GRAVE = (
 def refused(*statuses: int) -> Judge:
     """An HTTP error of one of these statuses, with OpenAI's error object and nothing before it."""
 
-    def judge(exchange: Exchange) -> Verdict:
+    def judge(exchange: ProbeExchange) -> Verdict:
         if exchange.trouble:
             return failed(exchange, exchange.trouble)
         if exchange.busy:
@@ -260,7 +260,7 @@ def refuses_strangers(seen: Seen) -> Verdict:
 def calls(*names: str) -> Judge:
     """Calls, and only of these tools."""
 
-    def judge(exchange: Exchange) -> Verdict:
+    def judge(exchange: ProbeExchange) -> Verdict:
         verdict = unanswered(exchange)
         if verdict is not None:
             return verdict
@@ -272,14 +272,14 @@ def calls(*names: str) -> Judge:
     return each(judge)
 
 
-def calls_nothing(exchange: Exchange) -> Verdict:
+def calls_nothing(exchange: ProbeExchange) -> Verdict:
     verdict = unanswered(exchange)
     if verdict is not None:
         return verdict
     return failed(exchange, f"the answer calls {exchange.called[0]!r}") if exchange.called else clean(exchange)
 
 
-def calls_once(exchange: Exchange) -> Verdict:
+def calls_once(exchange: ProbeExchange) -> Verdict:
     verdict = unanswered(exchange)
     if verdict is not None:
         return verdict
@@ -287,13 +287,13 @@ def calls_once(exchange: Exchange) -> Verdict:
     return failed(exchange, f"{count} calls where one was allowed") if count > 1 else clean(exchange)
 
 
-def done_well(exchange: Exchange) -> Verdict:
+def done_well(exchange: ProbeExchange) -> Verdict:
     """The model did what it was asked for, and the answer that tells of it is in order."""
     verdict = missing(exchange)
     return verdict if verdict is not None else clean(exchange)
 
 
-def arguments_fit(exchange: Exchange) -> Verdict:
+def arguments_fit(exchange: ProbeExchange) -> Verdict:
     verdict = missing(exchange) or unseen(exchange)
     if verdict is not None:
         return verdict
@@ -307,7 +307,7 @@ def arguments_fit(exchange: Exchange) -> Verdict:
 MARKUP = ("<tool_call", "<use_tool", "<function=", "<|tool", "<|python_tag|>", "[TOOL_CALLS]", "functools[", "```tool", "<invoke", "<|channel|>")
 
 
-def no_markup(exchange: Exchange) -> Verdict:
+def no_markup(exchange: ProbeExchange) -> Verdict:
     verdict = missing(exchange) or unseen(exchange)
     if verdict is not None:
         return verdict
@@ -329,7 +329,7 @@ def fresh_ids(seen: Seen) -> Verdict:
     return next(filter(None, map(missing, seen)), _no_call(seen[0]))
 
 
-def told_again(exchange: Exchange) -> Verdict:
+def told_again(exchange: ProbeExchange) -> Verdict:
     """The result of the tool reached the model."""
     verdict = answered(exchange)
     if verdict.result != "pass":
@@ -339,7 +339,7 @@ def told_again(exchange: Exchange) -> Verdict:
     return clean(exchange)
 
 
-def fits_schema(exchange: Exchange) -> Verdict:
+def fits_schema(exchange: ProbeExchange) -> Verdict:
     verdict = unanswered(exchange)
     if verdict is not None:
         return verdict
@@ -366,7 +366,7 @@ def same_meaning(seen: Seen) -> Verdict:
     return PASS if any(verdict.result == "pass" for verdict in verdicts) else verdicts[0]
 
 
-def _same(body: Exchange, stream: Exchange) -> Verdict:
+def _same(body: ProbeExchange, stream: ProbeExchange) -> Verdict:
     for exchange in (body, stream):
         verdict = unseen(exchange)
         if verdict is not None:
@@ -391,4 +391,4 @@ def ends_in_band(seen: Seen) -> Verdict:
     for exchange in seen:
         if exchange.trouble:
             return failed(exchange, exchange.trouble)
-    return Wire(OF_ERRORS, of_errors=True)(seen)
+    return WireVerdict(OF_ERRORS, of_errors=True)(seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolwire.conform.exchange import Exchange, mapping, mappings, text_of
+from toolwire.conform.exchange import ProbeExchange, mapping, mappings, text_of
 from toolwire.conform.judging import PASS, Seen, Verdict, answered, broken, busy, failed, not_run, refused, told_again, unseen
 from toolwire.conform.questions import ASKED_HEADERS, ORIGIN
 
@@ -40,7 +40,7 @@ def tells_model(seen: Seen) -> Verdict:
     return PASS
 
 
-def _origin_allowed(exchange: Exchange) -> Verdict:
+def _origin_allowed(exchange: ProbeExchange) -> Verdict:
     allowed = exchange.headers.get("access-control-allow-origin", "")
     if exchange.busy and not allowed:  # what stands before the endpoint may have said it
         return busy(exchange)
@@ -61,7 +61,7 @@ def preflight_allows(seen: Seen) -> Verdict:
     return failed(exchange, f"access-control-allow-headers leaves out {', '.join(lacking)}") if lacking else PASS
 
 
-def page_may_read(exchange: Exchange) -> Verdict:
+def page_may_read(exchange: ProbeExchange) -> Verdict:
     return failed(exchange, exchange.trouble) if exchange.trouble else _origin_allowed(exchange)
 
 
@@ -109,7 +109,7 @@ def deletes(seen: Seen) -> Verdict:
     return PASS if after.status == 404 else failed(after, f"HTTP {after.status} for a response that was deleted")
 
 
-def _kept(made: Exchange, got: Exchange) -> Verdict | None:
+def _kept(made: ProbeExchange, got: ProbeExchange) -> Verdict | None:
     verdict = unseen(made)
     if verdict is not None:
         return verdict

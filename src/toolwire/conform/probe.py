@@ -16,7 +16,7 @@ import aiohttp
 from yarl import URL
 
 from toolwire.backends.openai.failures import retry_after
-from toolwire.conform.exchange import Exchange, Family, Request
+from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest
 
 LIMIT_S = 60.0
 MOST_BYTES = 2 * 1024 * 1024
@@ -87,7 +87,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, question: str, family: Family, request: Request) -> Exchange:
+    async def ask(self, question: str, family: Family, request: ProbeRequest) -> ProbeExchange:
         """One exchange; a server that is busy is asked again after the time it names, if that is not more than an answer may take."""
         exchange, waits = await self._once(question, family, request), 0
         while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
@@ -101,7 +101,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         self._in_vain += exchange.busy and waits > 0
         return exchange
 
-    async def _once(self, question: str, family: Family, request: Request) -> Exchange:
+    async def _once(self, question: str, family: Family, request: ProbeRequest) -> ProbeExchange:
         self.requests += 1
         collected = _Collected()
         try:
@@ -116,9 +116,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             collected.trouble = f"the connection broke: {type(error).__name__}{': ' if str(error) else ''}{str(error)[:120]}"
         headers = {name: self.masked(value) for name, value in collected.headers.items()}
         raw = self.masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-        return Exchange(question, family, request, collected.status, headers, raw, self.masked(collected.trouble), late=collected.late)
+        return ProbeExchange(question, family, request, collected.status, headers, raw, self.masked(collected.trouble), late=collected.late)
 
-    async def _collect(self, request: Request, collected: _Collected) -> None:
+    async def _collect(self, request: ProbeRequest, collected: _Collected) -> None:
         assert self._session is not None
         headers = dict(request.headers)
         if self._key and not request.bare:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from toolwire.conform.exchange import Exchange
+from toolwire.conform.exchange import ProbeExchange
 from toolwire.conform.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
 from toolwire.conform.questions import QUESTIONS, TOOL_NAMES
 from toolwire.conform.repair import NAMELESS, Dropped, mend_body, mend_stream
@@ -34,7 +34,7 @@ MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
 
 
-def problems_of(exchange: Exchange) -> tuple[tuple[str, Problem], ...]:
+def problems_of(exchange: ProbeExchange) -> tuple[tuple[str, Problem], ...]:
     """Every departure with its topic, in the order in which a reader meets them."""
     if not exchange.ok:
         return ()

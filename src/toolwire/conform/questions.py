@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolwire.conform.exchange import Exchange, Family, Request
+from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest
 from toolwire.core.turn import Api
 
-Earlier = Mapping[str, Exchange]
-Build = Callable[[str, Earlier], Request | None]
+Earlier = Mapping[str, ProbeExchange]
+Build = Callable[[str, Earlier], ProbeRequest | None]
 """From the model's name and the exchanges named in `after`; None: an earlier answer lacks what is needed."""
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
@@ -54,7 +54,7 @@ class Question:
     build: Build
     after: tuple[str, ...] = ()
     ways: tuple[Mapping[str, Any], ...] = ({},)
-    done: Callable[[Exchange], bool] | None = None
+    done: Callable[[ProbeExchange], bool] | None = None
     wants: str = ""
     tools: bool = field(default=False)
     """It declares get_weather and get_time, so that no other name may be called."""
@@ -85,28 +85,28 @@ def structured(api: Api) -> dict[str, Any]:
     return {"text": {"format": {"type": "json_schema", "name": "city", "schema": SCHEMA, "strict": True}}}
 
 
-def ask(api: Api, model: str, words: str, *, with_tools: bool = False, **more: Any) -> Request:
+def ask(api: Api, model: str, words: str, *, with_tools: bool = False, **more: Any) -> ProbeRequest:
     """A request of one user message. Nothing of it is kept by the endpoint unless a question is about that."""
     body: dict[str, Any] = {"model": model}
     body |= {"messages": [{"role": "user", "content": words}]} if api == "chat" else {"input": [{"role": "user", "content": words}], "store": False}
     if with_tools:
         body["tools"] = tools(api)
-    return Request(PATHS[api], {**body, **more})
+    return ProbeRequest(PATHS[api], {**body, **more})
 
 
 def asking(api: Api, words: str, *, with_tools: bool = False, **more: Any) -> Build:
     return lambda model, earlier: ask(api, model, words, with_tools=with_tools, **more)
 
 
-def called(exchange: Exchange) -> bool:
+def called(exchange: ProbeExchange) -> bool:
     return bool(exchange.answer.calls)
 
 
-def called_twice(exchange: Exchange) -> bool:
+def called_twice(exchange: ProbeExchange) -> bool:
     return len(exchange.answer.calls) > 1
 
 
-def said_and_called(exchange: Exchange) -> bool:
+def said_and_called(exchange: ProbeExchange) -> bool:
     return bool(exchange.answer.calls) and bool(exchange.answer.text.strip())
 
 
@@ -117,7 +117,7 @@ def result_text(city: str = "Paris") -> str:
     return f"The weather code of {city} is {SECRET}."
 
 
-def _told(api: Api, first: Exchange, *, as_clients_do: bool = False, **more: Any) -> Request | None:
+def _told(api: Api, first: ProbeExchange, *, as_clients_do: bool = False, **more: Any) -> ProbeRequest | None:
     """The conversation so far with the results of the calls: as the documentation shows it, or in the other shapes that clients send."""
     calls = first.answer.calls
     if not calls:
@@ -132,7 +132,7 @@ def _told(api: Api, first: Exchange, *, as_clients_do: bool = False, **more: Any
         again = [_item_again(item, as_clients_do) for item in first.body.get("output", [])]
         outputs = [{"type": "function_call_output", "call_id": call.id, "output": _output(as_clients_do)} for call in calls]
         body["input"] = [*body["input"], *again, *outputs]
-    return Request(PATHS[api], {key: value for key, value in body.items() if value is not None})
+    return ProbeRequest(PATHS[api], {key: value for key, value in body.items() if value is not None})
 
 
 def _chat_result(call_id: str, name: str, as_clients_do: bool) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def telling(api: Api, first: str, **more: Any) -> Build:
     return lambda model, earlier: _told(api, earlier[first], **more)
 
 
-def tells(exchange: Exchange) -> bool:
+def tells(exchange: ProbeExchange) -> bool:
     return SECRET in exchange.answer.text
 
 
-def _called_legacy(model: str, earlier: Earlier) -> Request | None:
+def _called_legacy(model: str, earlier: Earlier) -> ProbeRequest | None:
     first = earlier["chat.legacy.body"]
     if not first.answer.calls:
         return None
@@ -168,7 +168,7 @@ def _called_legacy(model: str, earlier: Earlier) -> Request | None:
     assistant = {"role": "assistant", "content": None, "function_call": {"name": call.name, "arguments": call.arguments}}
     result = {"role": "function", "name": call.name, "content": result_text()}
     body = {key: value for key, value in first.request.asked.items() if key != "function_call"}
-    return Request(PATHS["chat"], {**body, "messages": [*body["messages"], assistant, result]})
+    return ProbeRequest(PATHS["chat"], {**body, "messages": [*body["messages"], assistant, result]})
 
 
 # --- what is kept ------------------------------------------------------------------------------------------------------------------------------
@@ -179,20 +179,22 @@ def _id_of(earlier: Earlier, name: str) -> str | None:
 
 
 def kept(name: str, method: str = "GET", tail: str = "") -> Build:
-    def build(model: str, earlier: Earlier) -> Request | None:
+    def build(model: str, earlier: Earlier) -> ProbeRequest | None:
         id = _id_of(earlier, name)
-        return None if id is None else Request(f"{PATHS['responses']}/{id}{tail}", method=method)
+        return None if id is None else ProbeRequest(f"{PATHS['responses']}/{id}{tail}", method=method)
 
     return build
 
 
-def _continued(model: str, earlier: Earlier) -> Request | None:
+def _continued(model: str, earlier: Earlier) -> ProbeRequest | None:
     first = earlier["responses.kept.call"]
     id = _id_of(earlier, "responses.kept.call")
     if id is None or not first.answer.calls:
         return None
     outputs = [{"type": "function_call_output", "call_id": call.id, "output": result_text()} for call in first.answer.calls]
-    return Request(PATHS["responses"], {"model": model, "previous_response_id": id, "input": outputs, "tools": tools("responses"), "store": True})
+    return ProbeRequest(
+        PATHS["responses"], {"model": model, "previous_response_id": id, "input": outputs, "tools": tools("responses"), "store": True}
+    )
 
 
 # --- the questions -----------------------------------------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def _continued(model: str, earlier: Earlier) -> Request | None:
 def _both_forms(name: str, family: Family, build: Build, **more: Any) -> list[Question]:
     """The same, streamed and not."""
 
-    def streaming(model: str, earlier: Earlier) -> Request | None:
+    def streaming(model: str, earlier: Earlier) -> ProbeRequest | None:
         request = build(model, earlier)
         return None if request is None else request.but(stream=True)
 
@@ -246,11 +248,11 @@ def _of(api: Api) -> list[Question]:
             tools=True,
         ),
         Question(f"{api}.loop.clients", api, telling(api, f"{api}.loop.first", as_clients_do=True), after=(f"{api}.loop.first",), tools=True),
-        Question(f"{api}.bad-json", api, lambda model, earlier: Request(PATHS[api], b'{"model": "x", ')),
+        Question(f"{api}.bad-json", api, lambda model, earlier: ProbeRequest(PATHS[api], b'{"model": "x", ')),
         Question(f"{api}.unknown-model", api, lambda model, earlier: ask(api, "no-such-model-of-toolwire-conform", GREET)),
         Question(f"{api}.unknown-model.stream", api, lambda model, earlier: ask(api, "no-such-model-of-toolwire-conform", GREET, stream=True)),
         Question(f"{api}.bad-field", api, lambda model, earlier: ask(api, model, GREET).but(tools="none at all")),
-        Question(f"{api}.missing-field", api, lambda model, earlier: Request(PATHS[api], {"model": model, "stream": True})),
+        Question(f"{api}.missing-field", api, lambda model, earlier: ProbeRequest(PATHS[api], {"model": model, "stream": True})),
         Question(f"{api}.left", api, lambda model, earlier: replace(ask(api, model, GREET, stream=True), leave=True)),
         Question(f"{api}.after-left", api, asking(api, GREET), after=(f"{api}.left",)),
     ]
@@ -275,7 +277,7 @@ _CHAT = [
     Question(
         "chat.clients",
         "chat",
-        lambda model, earlier: Request(
+        lambda model, earlier: ProbeRequest(
             PATHS["chat"],
             {
                 "model": model,
@@ -289,11 +291,13 @@ _CHAT = [
 ]
 
 _RESPONSES = [
-    Question("responses.string", "responses", lambda model, earlier: Request(PATHS["responses"], {"model": model, "input": GREET, "store": False})),
+    Question(
+        "responses.string", "responses", lambda model, earlier: ProbeRequest(PATHS["responses"], {"model": model, "input": GREET, "store": False})
+    ),
     Question(
         "responses.clients",
         "responses",
-        lambda model, earlier: Request(
+        lambda model, earlier: ProbeRequest(
             PATHS["responses"],
             {
                 "model": model,
@@ -338,19 +342,19 @@ _RESPONSES = [
 PREFLIGHT = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": ", ".join(ASKED_HEADERS)}
 
 _HTTP = [
-    Question("http.models", "http", lambda model, earlier: Request("/models", method="GET")),
-    Question("http.model", "http", lambda model, earlier: Request(f"/models/{model}", method="GET")),
-    Question("http.no-model", "http", lambda model, earlier: Request("/models/no-such-model-of-toolwire-conform", method="GET")),
-    Question("http.preflight", "http", lambda model, earlier: Request(PATHS["chat"], method="OPTIONS", headers=PREFLIGHT, bare=True)),
-    Question("http.from-page", "http", lambda model, earlier: Request("/models", method="GET", headers={"Origin": ORIGIN})),
-    Question("http.error-to-page", "http", lambda model, earlier: Request(PATHS["chat"], b"{", headers={"Origin": ORIGIN})),
+    Question("http.models", "http", lambda model, earlier: ProbeRequest("/models", method="GET")),
+    Question("http.model", "http", lambda model, earlier: ProbeRequest(f"/models/{model}", method="GET")),
+    Question("http.no-model", "http", lambda model, earlier: ProbeRequest("/models/no-such-model-of-toolwire-conform", method="GET")),
+    Question("http.preflight", "http", lambda model, earlier: ProbeRequest(PATHS["chat"], method="OPTIONS", headers=PREFLIGHT, bare=True)),
+    Question("http.from-page", "http", lambda model, earlier: ProbeRequest("/models", method="GET", headers={"Origin": ORIGIN})),
+    Question("http.error-to-page", "http", lambda model, earlier: ProbeRequest(PATHS["chat"], b"{", headers={"Origin": ORIGIN})),
     Question("http.without-key", "http", lambda model, earlier: replace(ask("chat", model, GREET), bare=True)),
 ]
 
 QUESTIONS: dict[str, Question] = {question.name: question for question in (*_HTTP, *_of("chat"), *_CHAT, *_of("responses"), *_RESPONSES)}
 
 
-def shown(request: Request) -> str:
+def shown(request: ProbeRequest) -> str:
     """The request in one line, for documents and reports; nothing of its headers."""
     body = "" if request.body is None else " " + (request.body.decode() if isinstance(request.body, bytes) else json.dumps(request.body))
     return f"{request.method} {request.path}{body}"

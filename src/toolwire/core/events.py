@@ -1,7 +1,7 @@
 """What a run may produce.
 
 Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a sequence of events that ends with exactly
-one `Finish` or `Failure`; `encode/order.py` says which sequences are legal. Standard library only.
+one `Finish` or `Failure`; `wire/order.py` says which sequences are legal. Standard library only.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the client's tool answered. After `decode/history.py` every Result has the Call it answers before it."""
+    """What the client's tool answered. After `wire/history.py` every Result has the Call it answers before it."""
 
     call_id: str
     parts: tuple[Part, ...]

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from toolwire.access.keys import KeyGrant, no_model
-from toolwire.access.limits import Limits, Ticket, estimate
+from toolwire.access.limits import RateLimits, Ticket, estimate
 from toolwire.access.usage import UsageBook
 from toolwire.backends.base import Backend, frames
 from toolwire.core.errors import ToolwireError
@@ -67,7 +67,7 @@ class Gateway:
         self.catalog = Catalog(settings.models, backends)
         self.usage = UsageBook(store, self.catalog)
         """What was used, by key, model and hour."""
-        self.limits = Limits(settings, self.usage)
+        self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
         self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)

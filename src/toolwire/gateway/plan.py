@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from toolwire.backends.base import Backend, Capabilities, Strategy
+from toolwire.backends.base import Backend
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory
 from toolwire.core.policy import NO_RULES, PolicyRules

@@ -22,7 +22,8 @@ from typing import Any, cast
 
 import msgspec
 
-from toolwire.backends.base import Backend, Capabilities, Strategy
+from toolwire.backends.base import Backend
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.core.ids import IdFactory

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from toolwire.backends.base import Capabilities, Strategy
+    from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Event, Failure
     from toolwire.core.ids import IdFactory
     from toolwire.core.turn import Api, Item, Turn

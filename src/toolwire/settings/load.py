@@ -18,6 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from toolwire.backends import registry
 from toolwire.backends.registry import BACKENDS
 from toolwire.settings.types import DEFAULT_MODELS, RANGES, SECTIONS, ConfigError, ModelSettings, ServerSettings, Settings, is_loopback
 
@@ -304,10 +305,7 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
 
 def _option_hints(backend: str) -> dict[str, Any]:
     """The types of the backend's options, from its own table."""
-    registry = _registry()
-    if registry is None or backend not in registry.BACKENDS:
-        return {}
-    module, options, _ = registry.BACKENDS[backend]
+    module, options, _ = BACKENDS[backend]
     return get_type_hints(getattr(importlib.import_module(module), options))
 
 
@@ -327,18 +325,7 @@ def _read_option(text: str, hint: Any) -> Any:
     return text
 
 
-def _registry() -> Any:
-    """The table of backends; imported late, because it is the backends' and settings must be readable without them."""
-    try:
-        return importlib.import_module("toolwire.backends.registry")
-    except ModuleNotFoundError:
-        return None
-
-
 def _check_options(name: str, backend: str, options: dict[str, Any], where: str) -> None:
-    registry = _registry()
-    if registry is None:
-        return
     try:
         registry.check(backend, options)
     except (ValueError, TypeError, KeyError) as error:

@@ -1,7 +1,7 @@
 """One typed settings object, from TOML and environment.
 
 Precedence: command line, environment, file. Every key has an environment name `TOOLWIRE_SECTION__KEY`; the `PROXY_*` names of older proxies are
-accepted too. An unknown key is an error that names the nearest known one. Secrets are written `env:NAME` or `file:PATH`; `configfile.load` resolves
+accepted too. An unknown key is an error that names the nearest known one. Secrets are written `env:NAME` or `file:PATH`; `settings.load` resolves
 them, once. This module is the vocabulary: sections, keys, defaults and ranges. Standard library only.
 """
 

@@ -10,7 +10,7 @@ from toolwire.core.shown import one_line
 from toolwire.emulate.dialects import DEFAULT
 
 if TYPE_CHECKING:
-    from toolwire.backends.base import Capabilities, Strategy
+    from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.gateway.catalog import Catalog
 
 

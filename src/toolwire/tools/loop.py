@@ -42,12 +42,12 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SaidText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ThoughtText:
     text: str
 
 
@@ -75,7 +75,7 @@ class Ended:
     usage: dict[str, Any] = field(default_factory=dict)
 
 
-Happening = Said | Thought | Called | Did | Ended
+Happening = SaidText | ThoughtText | Called | Did | Ended
 
 
 class Model(Protocol):
@@ -208,10 +208,10 @@ class _Answer:
         out: list[Happening] = []
         for event in batch:
             if isinstance(event, events.Thought):
-                out.append(Thought(event.text))
+                out.append(ThoughtText(event.text))
             elif isinstance(event, events.Text | events.Refusal):
                 self._text.append(event.text)
-                out.append(Said(event.text))
+                out.append(SaidText(event.text))
             elif isinstance(event, events.CallBegin):
                 self._calls[event.index] = {"id": event.id or "", "name": event.name, "arguments": ""}
             elif isinstance(event, events.CallArgs) and event.index in self._calls:

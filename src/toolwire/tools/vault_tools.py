@@ -17,7 +17,7 @@ from typing import Any
 
 from toolwire.settings.types import Settings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
-from toolwire.tools.library import Library, in_thread
+from toolwire.tools.open_vault import Library, in_thread
 from toolwire.tools.rules import compiled, fits
 from toolwire.vault import Change, Found, Hit, NoteText, PathRefused
 from toolwire.vault.daily import daily_path, daily_settings

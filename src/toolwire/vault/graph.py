@@ -70,7 +70,7 @@ class FolderLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FolderListing:
     folders: tuple[FolderLine, ...]
     files: tuple[FileLine, ...]
     truncated: bool = False
@@ -170,12 +170,12 @@ class Graph:
         asked = "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note WHERE key = ? OR (key > ? AND key < ?) ORDER BY path"
         return self._ask(lambda connection: list(self._some(connection.execute(asked, (wanted, f"{wanted}/", f"{wanted}0")), most)))
 
-    def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> Listing:
+    def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> FolderListing:
         """The content of a folder and its subfolders down to `depth`; deeper notes are only counted."""
         self.index.vault.policy.segments(folder, folder=True)
         prefix = f"{folder}/" if folder else ""
 
-        def question(connection: sqlite3.Connection) -> Listing:
+        def question(connection: sqlite3.Connection) -> FolderListing:
             asked = "SELECT path, size, mtime_ns FROM notes WHERE path >= ? AND path < ? ORDER BY path"
             counts: dict[str, int] = {}
             files: list[FileLine] = []
@@ -190,7 +190,7 @@ class Graph:
                     if shown <= most:
                         files.append(FileLine(path, size, mtime_ns))
             folders = tuple(FolderLine(path, count) for path, count in sorted(counts.items()))
-            return Listing(folders[:most], tuple(files), shown > most or len(folders) > most)
+            return FolderListing(folders[:most], tuple(files), shown > most or len(folders) > most)
 
         return self._ask(question)
 

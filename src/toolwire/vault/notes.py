@@ -32,7 +32,7 @@ class Heading(NamedTuple):
     start: int
 
 
-class Chunk(NamedTuple):
+class NoteChunk(NamedTuple):
     """A piece of the text from `start` to `end`, with its own heading and those above it."""
 
     headings: tuple[str, ...]
@@ -70,7 +70,7 @@ class Note:
     """From the frontmatter; if empty, the file's name is the title."""
     properties: Mapping[str, Value] = field(default_factory=dict)
     headings: list[Heading] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[NoteChunk] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
@@ -209,8 +209,8 @@ def _without_closing(text: str) -> str:
     return bare if bare[-1:] in ("", " ", "\t") else text
 
 
-def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[Chunk]:
-    found: list[Chunk] = []
+def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[NoteChunk]:
+    found: list[NoteChunk] = []
     above: list[Heading] = []
     starts = [heading.start for heading in headings[: MOST_CHUNKS // 2]]
     if not starts or starts[0] > 0:
@@ -225,7 +225,7 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[Chunk]:
     return found
 
 
-def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[Chunk]) -> None:
+def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]) -> None:
     """Adds the text from `start` to `end` as chunks, cut at lines if it is long."""
     while True:
         stop = end
@@ -235,7 +235,7 @@ def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, 
             stop = stop if stop > start else text.find("\n", start + CHUNK, end) + 1 or end
         newlines = text.count("\n", start, stop)
         last = line + newlines - (newlines > 0 and text[stop - 1] == "\n")
-        found.append(Chunk(headings, line, last, start, stop))
+        found.append(NoteChunk(headings, line, last, start, stop))
         if stop >= end:
             return
         start, line = stop, line + newlines

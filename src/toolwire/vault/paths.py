@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 
-from toolwire.vault.policy import READABLE, PathRefused, Policy, VaultLimits, extension, link_ends, link_key, link_order, name_refused, same
+from toolwire.vault.policy import READABLE, PathPolicy, PathRefused, VaultLimits, extension, link_ends, link_key, link_order, name_refused, same
 
 _COMMON = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 OPEN_FILE = _COMMON | getattr(os, "O_NOCTTY", 0)
@@ -134,7 +134,7 @@ class Vault:
         if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd:
             raise OSError("a vault needs a system that opens files relative to a folder (POSIX)")
         self.root = Path(os.path.realpath(os.path.expanduser(root)))
-        self.policy = Policy(include, exclude, limits)
+        self.policy = PathPolicy(include, exclude, limits)
         self.limits = self.policy.limits
         try:
             self._fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)

@@ -144,7 +144,7 @@ def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(found), re.S) if found else None
 
 
-class Policy:
+class PathPolicy:
     """The rules, with the patterns and limits of one vault."""
 
     def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from toolwire.backends.base import Capabilities, Strategy
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.turn import Api, Reasoning, Turn
 from toolwire.wire.checks import MOST_NOTES, is_safe
 

@@ -71,7 +71,7 @@ NOTHING = ToolChoice("none")
 ANYTHING = ToolChoice("auto")
 
 
-class Toolbox:
+class RequestTools:
     """The tools of one request. Built by `read` or `read_legacy`; `choose` and `choose_legacy` read the choice against it."""
 
     def __init__(self, api: Api) -> None:

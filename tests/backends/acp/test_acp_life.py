@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from toolwire.backends.acp import AcpBackend, AcpOptions, inspect
-from toolwire.backends.acp.process import PREFIX, AgentProcess, Place
+from toolwire.backends.acp.process import PREFIX, AgentProcess, Workspace
 from toolwire.backends.acp.profiles import Launch
 
 Agent = Callable[..., AcpBackend]
@@ -122,7 +122,7 @@ async def test_an_agent_dies_with_toolwire_however_that_dies(tmp_path: Path, liv
     await owner.wait()
     assert await gone(group)
     assert Path(folder).exists()  # nobody could clean up …
-    Place().close()  # … so the next one does
+    Workspace().close()  # … so the next one does
     assert not Path(folder).exists()
 
 
@@ -144,7 +144,7 @@ async def test_a_login_is_linked_and_one_that_was_renewed_is_put_back(tmp_path: 
     own = tmp_path / "own"
     (own / ".x").mkdir(parents=True)
     (own / ".x" / "auth.json").write_text("old")
-    place = Place()
+    place = Workspace()
     place.link((".x/auth.json", ".x/none.json"), own)
     link = place.home / ".x" / "auth.json"
     assert link.is_symlink() and link.read_text() == "old" and not (place.home / ".x" / "none.json").exists()

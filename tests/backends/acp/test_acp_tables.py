@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolwire.backends.acp.profiles import PROFILES, AcpOptions, find, launch, listed_names, merged, profile_of, shown_names, without
 from toolwire.backends.acp.requests import is_clients, outcome
-from toolwire.backends.acp.updates import Announced, Calls, failure_of, text_of, usage_of
+from toolwire.backends.acp.updates import AgentCalls, Announced, failure_of, text_of, usage_of
 from toolwire.backends.registry import OptionError, check
 from toolwire.core.errors import KINDS, ToolwireError
 from toolwire.core.events import Usage
@@ -153,7 +153,7 @@ def _told(id: str, title: str = "client_get_weather", given: Any = None, **more:
 
 
 def test_calls_find_their_announcements_by_name_and_arguments() -> None:
-    calls = Calls(NAMES)
+    calls = AgentCalls(NAMES)
     calls.announce(_told("a", given={"city": "Oslo"}))
     calls.announce(_told("b", given={"city": "Rome"}))
     calls.announce(_told("c", "client_get_time"))
@@ -167,7 +167,7 @@ def test_calls_find_their_announcements_by_name_and_arguments() -> None:
 
 
 def test_an_announcement_that_comes_late_takes_its_call_over() -> None:
-    calls = Calls(NAMES)
+    calls = AgentCalls(NAMES)
     assert calls.called("get_weather", {"city": "Oslo"}) == (None, 1) and calls.expected
     calls.announce(_told("a"))
     assert not calls.expected
@@ -178,7 +178,7 @@ def test_an_announcement_that_comes_late_takes_its_call_over() -> None:
 
 
 def test_what_failed_or_is_not_the_clients_is_not_waited_for() -> None:
-    calls = Calls(NAMES)
+    calls = AgentCalls(NAMES)
     calls.announce(_told("a", "bash", kind="execute"))
     calls.announce(_told("b"))
     assert calls.expected
@@ -187,7 +187,7 @@ def test_what_failed_or_is_not_the_clients_is_not_waited_for() -> None:
 
 
 def test_codexs_announcements_hold_their_arguments_one_level_below() -> None:
-    calls = Calls({"Tool: client/get_weather": "get_weather"})
+    calls = AgentCalls({"Tool: client/get_weather": "get_weather"})
     calls.announce(_told("a", "Tool: client/get_weather", {"server": "client", "tool": "get_weather", "arguments": {"city": "Rome"}}))
     calls.announce(_told("b", "Tool: client/get_weather", {"server": "client", "tool": "get_weather", "arguments": {"city": "Oslo"}}))
     assert calls.called("get_weather", {"city": "Oslo"}) == ("b", 2)
@@ -201,7 +201,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["toolCallId", "title", "kind", "rawInput", "status", "content", "sessionUpdate"]), JSON))
 def test_no_update_breaks_the_reader(update: dict[str, Any]) -> None:
-    calls = Calls(NAMES)
+    calls = AgentCalls(NAMES)
     calls.announce(update)
     calls.called("get_weather", {})
     calls.announce(update)

@@ -15,9 +15,9 @@ import pytest
 
 from toolwire.backends.base import Batch, ParkingBackend
 from toolwire.backends.codex import CodexBackend
+from toolwire.backends.codex.protocol import Notification, ServerRequest
 from toolwire.backends.codex.thread import Thread
-from toolwire.backends.codex.wire import Notification, ServerRequest
-from toolwire.backends.codex.worker import Worker
+from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
 from toolwire.core.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
@@ -433,14 +433,14 @@ async def test_a_run_that_is_cancelled_while_it_starts_leaves_nothing_running(
     make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     asked = asyncio.Event()
-    write = Worker._write
+    write = CodexWorker._write
 
-    def watched(self: Worker, line: bytes) -> None:
+    def watched(self: CodexWorker, line: bytes) -> None:
         write(self, line)
         if json.loads(line).get("method") == method:
             asked.set()
 
-    monkeypatch.setattr(Worker, "_write", watched)
+    monkeypatch.setattr(CodexWorker, "_write", watched)
     provider.play(provider.stalled([]))
     backend = await ready(make, new_codex)
     task = asyncio.create_task(gather(backend.run(turn())))

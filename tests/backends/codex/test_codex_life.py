@@ -21,7 +21,7 @@ import pytest
 from toolwire.backends.base import Batch
 from toolwire.backends.codex import CodexBackend, CodexOptions, inspect
 from toolwire.backends.codex.home import scratch
-from toolwire.backends.codex.worker import Worker
+from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure, Finish, Text, Usage
 from toolwire.core.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
@@ -52,7 +52,7 @@ async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
             await asyncio.sleep(0.02)
 
 
-def worker_of(backend: CodexBackend) -> Worker:
+def worker_of(backend: CodexBackend) -> CodexWorker:
     assert backend.pool is not None
     return backend.pool.workers[0]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.codex.wire import Fault, Notification, Peer, Response, ServerRequest
+from toolwire.backends.codex.protocol import Fault, Notification, Response, RpcPeer, ServerRequest
 
 _values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8), lambda v: st.lists(v, max_size=3)
@@ -28,7 +28,7 @@ _lines = st.one_of(
 @given(st.lists(_lines, max_size=8), st.lists(st.integers(1, 40), max_size=30))
 def test_any_cut_of_the_bytes_gives_the_same_messages(lines: list[bytes], cuts: list[int]) -> None:
     data = b"\n".join(lines) + b"\n"
-    whole, cut = Peer(line_limit=150), Peer(line_limit=150)
+    whole, cut = RpcPeer(line_limit=150), RpcPeer(line_limit=150)
     expected = whole.feed(data)
     got, place = [], 0
     for size in cuts:
@@ -40,7 +40,7 @@ def test_any_cut_of_the_bytes_gives_the_same_messages(lines: list[bytes], cuts: 
 
 
 def test_lines_become_responses_requests_and_notifications() -> None:
-    peer = Peer()
+    peer = RpcPeer()
     got = peer.feed(
         b'{"id":1,"result":{"a":[1]}}\n{"id":2,"error":{"code":-32001,"message":"busy"}}\n'
         b'{"method":"item/tool/call","id":0,"params":{"x":1}}\n{"method":"turn/started","params":{"y":2},"emittedAtMs":5}\n'
@@ -55,13 +55,13 @@ def test_lines_become_responses_requests_and_notifications() -> None:
 
 @pytest.mark.parametrize("line", [b"hello", b"[1]", b"7", b"{}", b'{"id":{}}', b"\xff", b"[" * 5000])
 def test_a_line_that_is_no_message_is_counted_and_the_next_one_is_read(line: bytes) -> None:
-    peer = Peer()
+    peer = RpcPeer()
     assert peer.feed(line + b'\n{"id":1,"result":2}\n') == [Response(1, b"2")]
     assert peer.garbage == 1
 
 
 def test_a_line_beyond_the_limit_is_not_kept_and_the_next_one_is_read() -> None:
-    peer = Peer(line_limit=100)
+    peer = RpcPeer(line_limit=100)
     for _ in range(50):
         assert peer.feed(b"x" * 60) == []
     assert peer.feed(b'\n{"id":1,"result":2}\n') == [Response(1, b"2")]
@@ -69,7 +69,7 @@ def test_a_line_beyond_the_limit_is_not_kept_and_the_next_one_is_read() -> None:
 
 
 def test_what_is_sent_has_no_jsonrpc_field_and_fresh_ids() -> None:
-    peer = Peer()
+    peer = RpcPeer()
     first, line = peer.request("thread/start", {"model": "m"})
     second, _ = peer.request("thread/start", {})
     assert json.loads(line) == {"method": "thread/start", "id": first, "params": {"model": "m"}}

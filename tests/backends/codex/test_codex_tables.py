@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from toolwire.backends.codex.config import patched_catalog, settings, to_toml
 from toolwire.backends.codex.failures import INFO_KINDS, REQUEST_KINDS, STATUS_KINDS, WORD_KINDS, end_of, refused
 from toolwire.backends.codex.home import _sweep
 from toolwire.backends.codex.items import output_schema, output_words, tool_json
 from toolwire.backends.codex.options import SINCE, CodexOptions, Features, Version, features_of, parse_version
+from toolwire.backends.codex.protocol import TurnError
 from toolwire.backends.codex.reading import is_object
-from toolwire.backends.codex.settings import patched_catalog, settings, to_toml
-from toolwire.backends.codex.wire import TurnError
 from toolwire.backends.registry import check
 from toolwire.core.errors import KINDS
 from toolwire.core.events import Failure, Finish

@@ -21,7 +21,7 @@ import pytest
 from doubles.cursor_bridge import FakeCursorBridge
 from toolwire.backends.cursor import CursorBackend, CursorOptions
 from toolwire.backends.cursor.bridge import Bridge
-from toolwire.backends.cursor.client import AGENT, CONTROL, Client, ConnectError
+from toolwire.backends.cursor.client import AGENT, CONTROL, BridgeClient, ConnectError
 from toolwire.backends.cursor.find import Where, bundled
 from toolwire.backends.cursor.session import create_agent
 from toolwire.core.events import Failure
@@ -172,7 +172,7 @@ async def test_the_real_bridge_starts_says_its_version_takes_our_callback_and_ma
         assert caught.value.code == "not_found"
         process = line.process
         assert process is not None and process.home is not None
-        stranger = Client((line.client._url), "guessed", 10)
+        stranger = BridgeClient((line.client._url), "guessed", 10)
         try:
             with pytest.raises(ConnectError) as caught:
                 await stranger.unary(f"{CONTROL}/GetVersion", {})

@@ -567,10 +567,10 @@ async def test_all_of_cursors_models_are_offered_and_share_one_bridge(table: Any
 
 
 async def test_the_list_of_models_is_kept_for_five_minutes_and_while_cursor_can_not_say(make: Make, bridge: FakeCursorBridge) -> None:
-    from toolwire.backends.cursor.source import Models
+    from toolwire.backends.cursor.source import CursorModels
 
     now = [0.0]
-    models = Models(clock=lambda: now[0])
+    models = CursorModels(clock=lambda: now[0])
     backend = make()
     key = "crsr_0123456789abcdef"
     assert await models.ids(backend.bridge, key) == ("auto", "composer-2", "gpt-4o")
@@ -583,4 +583,4 @@ async def test_the_list_of_models_is_kept_for_five_minutes_and_while_cursor_can_
     now[0] = 700
     assert "new" in await models.ids(backend.bridge, key)
     with pytest.raises(ToolwireError, match="could not be reached"):
-        await Models().ids(backend.bridge, key)
+        await CursorModels().ids(backend.bridge, key)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from toolwire.backends.local import LocalOptions
-from toolwire.backends.local.wire import Reader, render
+from toolwire.backends.local.completions import LocalReader, render
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Constraint, Message, OtherPart, Sampling, TextPart, ToolSpec, Turn
 
@@ -29,7 +29,7 @@ def test_what_the_model_can_not_read_is_refused() -> None:
     turn = Turn("chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),))
     with pytest.raises(ToolwireError, match=r"^The embedded model does not take content of the type 'input_audio': text only\.$") as refused:
         render(turn, LocalOptions(), "")
-    assert Reader("chat").read([refused.value]) == [refused.value.failure]  # as it is told through the thread that decodes
+    assert LocalReader("chat").read([refused.value]) == [refused.value.failure]  # as it is told through the thread that decodes
 
 
 def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:

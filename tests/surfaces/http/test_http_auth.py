@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from toolwire.access.gate import Gate
+from toolwire.access.keys import key_id_of
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ServerSettings
-from toolwire.surfaces.http.auth import Gate, key_id_of
 
 CHAT = "/v1/chat/completions"
 LOOPBACK_HOST = {b"host": b"127.0.0.1:8788"}

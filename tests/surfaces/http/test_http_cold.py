@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from toolwire.access.keys import key_id_of
 from toolwire.core.turn import Message, TextPart
 from toolwire.gateway.pipeline import TurnSummary
 from toolwire.store.store import StoredResponse
-from toolwire.surfaces.http.auth import key_id_of
 
 PLAIN_SUMMARY: dict[str, Any] = {
     "request_id": "req_1",

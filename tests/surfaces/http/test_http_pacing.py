@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolwire.surfaces.http.auth import AT_ONCE, HELD_S, Pace
+from toolwire.access.gate import AT_ONCE, HELD_S, Pace
 
 
 def test_the_first_refusals_of_a_second_are_answered_at_once_and_further_ones_wait() -> None:
@@ -23,7 +23,7 @@ async def test_only_refusals_of_keys_and_limits_are_paced(monkeypatch: pytest.Mo
     async def sleep(wait_s: float) -> None:
         slept.append(wait_s)
 
-    monkeypatch.setattr("toolwire.surfaces.http.auth.asyncio.sleep", sleep)
+    monkeypatch.setattr("toolwire.access.gate.asyncio.sleep", sleep)
     pace = Pace(lambda: 100.0)
     for status in (200, 400, 404, 503):
         for _ in range(AT_ONCE * 10):

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from toolwire.access.keys import key_id_of
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.records import TurnSummary
 from toolwire.observe import logs
 from toolwire.observe.masking import Mask
 from toolwire.settings.types import ModelSettings, ServerSettings, Settings, TelemetrySettings
-from toolwire.surfaces.http.auth import key_id_of
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
 CALLS = 'call get_weather {"city":"Paris"} id=call_one\ncall get_time {}\nusage 12 3'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from toolwire.surfaces.mcp.calls import Call, Ways
+from toolwire.surfaces.mcp.calls import AskChannels, McpCall
 from toolwire.tools.contract import Asking, Decision, Preview, Ran, ToolCall
 from toolwire.tools.executor import Toolbox
 
@@ -35,12 +35,12 @@ class Slow:
         return ran.value
 
 
-def begun(served: Any, tool: Slow, *, form: bool) -> Call:
+def begun(served: Any, tool: Slow, *, form: bool) -> McpCall:
     toolbox = Toolbox([tool])  # type: ignore[list-item]
-    return Call(toolbox, served.approvals, ToolCall("call_1", "slow", "{}"), ASKING, Ways(form=form, inbox=True))
+    return McpCall(toolbox, served.approvals, ToolCall("call_1", "slow", "{}"), ASKING, AskChannels(form=form, inbox=True))
 
 
-async def ended(call: Call) -> None:
+async def ended(call: McpCall) -> None:
     call.task.cancel()
     await asyncio.gather(call.task, return_exceptions=True)
 

@@ -199,9 +199,12 @@ def test_without_the_extra_ask_asks_by_lines(place: Any, terminal: Callable[...,
 
 @pytest.mark.parametrize(
     ("modules", "unloaded"),
-    [(("cli",), ("rich", "prompt_toolkit", "asyncio", "sqlite3", "aiohttp", "jsonschema_rs")), (("ask", "chat", "note"), ("rich", "prompt_toolkit"))],
+    [
+        (("cli.terminal",), ("rich", "prompt_toolkit", "asyncio", "sqlite3", "aiohttp", "jsonschema_rs")),
+        (("surfaces.terminal.ask", "surfaces.terminal.chat", "surfaces.terminal.note"), ("rich", "prompt_toolkit")),
+    ],
 )
 def test_what_is_not_needed_yet_is_not_loaded(modules: tuple[str, ...], unloaded: tuple[str, ...]) -> None:
-    program = "import sys, " + ", ".join(f"toolwire.surfaces.terminal.{name}" for name in modules) + "; print(*sys.modules)"
+    program = "import sys, " + ", ".join(f"toolwire.{name}" for name in modules) + "; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not set(unloaded) & set(loaded)

@@ -14,7 +14,7 @@ from toolwire.core.shown import clean, one_line, prose, size
 from toolwire.settings.types import ConfigError
 from toolwire.store.store import Store
 from toolwire.surfaces import cards
-from toolwire.surfaces.terminal.keys import Picker
+from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
 from toolwire.surfaces.terminal.surface import _PersonSurface, _read
 from toolwire.tools import rules

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.cli.vault import first_build
+from toolwire.surfaces.terminal.indexing import first_build
 from toolwire.vault import Index, Vault
 
 

@@ -16,12 +16,12 @@ import pytest
 from starlette.requests import Request
 from yarl import URL
 
+from toolwire.access.gate import OWN
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Call, Message, Result
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import ServerSettings, Settings
 from toolwire.store.store import Store
-from toolwire.surfaces.http.auth import OWN
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, KEY, fill, values_of
 from toolwire.surfaces.web.connect import NAME, QUESTION, RESULT, ConnectApi
 from toolwire.surfaces.web.context import Hub, Web

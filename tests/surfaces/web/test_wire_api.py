@@ -15,7 +15,7 @@ from toolwire.observe.journal_files import TurnRecord
 from toolwire.observe.recording import read
 from toolwire.observe.replay import replay
 from toolwire.surfaces.web.context import Json
-from toolwire.surfaces.web.wire import charts
+from toolwire.surfaces.web.inspector import charts
 
 OpenHouse = Callable[..., AbstractAsyncContextManager[Any]]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}

@@ -12,7 +12,8 @@ from toolwire.backends.acp.profiles import PROFILES, AcpOptions, profile_of
 from toolwire.backends.agents import history
 from toolwire.backends.agents.history import Idle
 from toolwire.backends.agents.run import AgentRun, one_response
-from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
+from toolwire.backends.base import Batch, LiveRun
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Item, Turn
 
@@ -81,12 +82,12 @@ class AcpBackend:
     async def fresh(self, turn: Turn, run: AgentRun) -> Any:
         """A new session for the turn's tools. To start an agent takes seconds, in which it says nothing: that is no silence of the run's."""
         try:
-            from toolwire.backends.acp.session import Session
+            from toolwire.backends.acp.session import AcpSession
         except ImportError as error:
             raise ToolwireError("backend_unavailable", MISSING) from error
         if self._closed:
             raise ToolwireError("backend_unavailable", "The gateway is closing.")
-        session = Session(self.options, self.profile, turn.offered())
+        session = AcpSession(self.options, self.profile, turn.offered())
         self._live.add(session)
         opening = asyncio.ensure_future(session.open())
         try:
@@ -192,12 +193,12 @@ async def inspect(options: AcpOptions) -> dict[str, Any]:
     facts: dict[str, Any] = {"installed": False, "profile": profile.name, "title": profile.title, "install": profile.install, "problem": None}
     try:
         from toolwire.backends.acp.profiles import find
-        from toolwire.backends.acp.session import Session
+        from toolwire.backends.acp.session import AcpSession
     except ImportError:
         pass
 
         return {**facts, "problem": MISSING}
-    session = Session(options, profile, ())
+    session = AcpSession(options, profile, ())
     try:
         find(options, profile)
         facts["installed"] = True

@@ -153,7 +153,7 @@ class AgentProcess(Talker):
 PREFIX = "toolwire-acp-"
 
 
-class Place:
+class Workspace:
     """`close` removes it."""
 
     def __init__(self, cwd: str = "") -> None:

@@ -24,7 +24,7 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class AgentProfile:
     """`name` is what `profile = …` takes, `commands` are the programs that it is chosen by."""
 
     name: str
@@ -93,7 +93,7 @@ _CODEX_OFF: tuple[str, ...] = (
 )
 
 _KNOWN = (
-    Profile(
+    AgentProfile(
         "opencode",
         "OpenCode",
         ("opencode",),
@@ -129,7 +129,7 @@ _KNOWN = (
         login=(".local/share/opencode/auth.json",),
         model_by=("config", ("model",)),
     ),
-    Profile(
+    AgentProfile(
         "gemini",
         "Gemini CLI",
         ("gemini",),
@@ -154,7 +154,7 @@ _KNOWN = (
         authenticate={"gemini-api-key": "GEMINI_API_KEY", "vertex-ai": "GOOGLE_API_KEY", "oauth-personal": "GOOGLE_GENAI_USE_GCA"},
         model_by=("arguments", ("--model", "{model}")),
     ),
-    Profile(
+    AgentProfile(
         "codex-acp",
         "Codex",
         ("codex-acp",),
@@ -167,7 +167,7 @@ _KNOWN = (
         authenticate={"openai-api-key": "OPENAI_API_KEY", "codex-api-key": "CODEX_API_KEY"},
         model_by=("arguments", ("-c", 'model="{model}"')),
     ),
-    Profile(
+    AgentProfile(
         "claude-code-acp",
         "Claude Code",
         ("claude-code-acp", "claude-agent-acp"),
@@ -183,7 +183,7 @@ _KNOWN = (
         login=(".claude/.credentials.json",),
         model_by=("environment", ("ANTHROPIC_MODEL",)),
     ),
-    Profile(
+    AgentProfile(
         "cursor",
         "Cursor's agent",
         ("agent", "cursor-agent"),
@@ -197,12 +197,12 @@ _KNOWN = (
     ),
 )
 _ANY_SHOWN = tuple(dict.fromkeys(shown for profile in _KNOWN for shown in profile.shown))
-PROFILES: dict[str, Profile] = {
-    profile.name: profile for profile in (*_KNOWN, Profile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50))
+PROFILES: dict[str, AgentProfile] = {
+    profile.name: profile for profile in (*_KNOWN, AgentProfile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50))
 }
 
 
-def profile_of(name: str, command: Sequence[str]) -> Profile:
+def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
     """By name, or for "auto" by the first word of the command that is a known program: npx and the like may stand before it."""
     if name != "auto":
         return PROFILES[name]
@@ -216,7 +216,7 @@ def profile_of(name: str, command: Sequence[str]) -> Profile:
     return PROFILES["other"]
 
 
-def shown_names(profile: Profile, tools: Collection[str]) -> dict[str, str]:
+def shown_names(profile: AgentProfile, tools: Collection[str]) -> dict[str, str]:
     """The client's tool by every name that the agent may show it under."""
     out: dict[str, str] = {}
     for tool in tools:
@@ -226,7 +226,7 @@ def shown_names(profile: Profile, tools: Collection[str]) -> dict[str, str]:
     return out
 
 
-def listed_names(profile: Profile, tools: Sequence[str]) -> dict[str, str]:
+def listed_names(profile: AgentProfile, tools: Sequence[str]) -> dict[str, str]:
     """What each tool is called on the MCP server → its own name: one that is too long with the agent's prefix is cut, and made unique."""
     room = profile.longest - len(profile.shown[0].format(server=SERVER, tool=""))
     out: dict[str, str] = {tool: tool for tool in tools if len(tool) <= room}
@@ -305,7 +305,7 @@ class Launch:
     secrets: frozenset[str]
 
 
-def find(options: AcpOptions, profile: Profile) -> str:
+def find(options: AcpOptions, profile: AgentProfile) -> str:
     """The program's path, or a clear error."""
     word = os.path.expanduser(options.command[0])
     found = shutil.which(word, path=options.env.get("PATH"))
@@ -315,7 +315,9 @@ def find(options: AcpOptions, profile: Profile) -> str:
     return os.path.abspath(found)
 
 
-def launch(options: AcpOptions, profile: Profile, program: str, home: str, tmp: str, environ: Mapping[str, str], tools: Sequence[str] = ()) -> Launch:
+def launch(
+    options: AcpOptions, profile: AgentProfile, program: str, home: str, tmp: str, environ: Mapping[str, str], tools: Sequence[str] = ()
+) -> Launch:
     """`home` and `tmp` are the agent's own folders; with a `HOME` of the operator's it lives there. `tools` are the client's, as they are listed."""
     env = {name: environ[name] for name in PASSED_ON if name in environ}
     env |= {"HOME": home, "TMPDIR": tmp, **{name: value.format(home=home) for name, value in profile.environment.items()}, **options.env}

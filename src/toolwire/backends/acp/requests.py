@@ -14,7 +14,7 @@ from typing import Any
 
 from acp.exceptions import RequestError
 
-from toolwire.backends.acp.profiles import Profile
+from toolwire.backends.acp.profiles import AgentProfile
 from toolwire.backends.acp.updates import Announced
 from toolwire.backends.agents.history import words
 from toolwire.backends.agents.native import NativeCall, Refused, answer, translate
@@ -138,13 +138,13 @@ Params = Mapping[str, Json]
 NO_METHOD, FAILED = -32601, -32603
 
 
-class Asked:
+class AgentRequests:
     """`names`: the client's tools by what the agent calls them; `declared`: by their own names. `running` gives the run that is under way, or raises;
     `seen` what a call was announced as."""
 
     def __init__(
         self,
-        profile: Profile,
+        profile: AgentProfile,
         names: Mapping[str, str],
         declared: Collection[str],
         running: Callable[[], AgentRun],

@@ -20,10 +20,10 @@ from typing import Any
 from acp.connection import Connection
 from acp.exceptions import RequestError
 
-from toolwire.backends.acp.process import AgentProcess, Place
-from toolwire.backends.acp.profiles import SERVER, AcpOptions, Profile, find, launch, listed_names, shown_names
-from toolwire.backends.acp.requests import Asked
-from toolwire.backends.acp.updates import AUTH_REQUIRED, STOP_REASONS, Calls, failure_of, text_of, usage_of
+from toolwire.backends.acp.process import AgentProcess, Workspace
+from toolwire.backends.acp.profiles import SERVER, AcpOptions, AgentProfile, find, launch, listed_names, shown_names
+from toolwire.backends.acp.requests import AgentRequests
+from toolwire.backends.acp.updates import AUTH_REQUIRED, STOP_REASONS, AgentCalls, failure_of, text_of, usage_of
 from toolwire.backends.agents.mcp_server import ToolServer
 from toolwire.backends.agents.native import tools_of
 from toolwire.backends.agents.run import AgentRun
@@ -44,10 +44,10 @@ class Lost(ToolwireError):
     """The process is gone."""
 
 
-class Session:
+class AcpSession:
     """`open` it, `prompt` it turn by turn with a run attached, `close` it."""
 
-    def __init__(self, options: AcpOptions, profile: Profile, tools: Sequence[ToolSpec]) -> None:
+    def __init__(self, options: AcpOptions, profile: AgentProfile, tools: Sequence[ToolSpec]) -> None:
         self._options = options
         self._profile = profile
         self._listed = listed_names(profile, [tool.name for tool in tools])
@@ -56,18 +56,18 @@ class Session:
         self._declared = frozenset(tool.name for tool in tools)
         called = {own: listed for listed, own in self._listed.items()}
         self._server = ToolServer([_renamed(tool, called[tool.name]) for tool in tools], self._called) if tools else None
-        self._place: Place | None = None
+        self._place: Workspace | None = None
         self._process: AgentProcess | None = None
         self._connection: Connection | None = None
         self._id = ""
         self._images = False
         self._run: AgentRun | None = None
-        self._calls = Calls(self._names)
+        self._calls = AgentCalls(self._names)
         self._changed = asyncio.Event()
         self._prompting = False
         self._closing: asyncio.Future[None] | None = None
         self._opener: asyncio.Task[Any] | None = None
-        self._asked = Asked(profile, self._names, self._declared, self._running, lambda id: self._calls.seen(id))
+        self._asked = AgentRequests(profile, self._names, self._declared, self._running, lambda id: self._calls.seen(id))
 
     @property
     def alive(self) -> bool:
@@ -108,7 +108,7 @@ class Session:
     async def _open(self) -> None:
         program = find(self._options, self._profile)
         try:
-            self._place = place = Place(self._options.cwd)
+            self._place = place = Workspace(self._options.cwd)
             started = launch(self._options, self._profile, program, str(place.home), str(place.tmp), os.environ, tuple(self._listed))
             place.write(started.files)
             if "HOME" not in self._options.env:
@@ -216,7 +216,7 @@ class Session:
     async def prompt(self, run: AgentRun, blocks: Sequence[Mapping[str, Json]]) -> FinishReason:
         """One prompt, with what happens told to `run`, up to its end."""
         self._run = run
-        self._calls = Calls(self._names)
+        self._calls = AgentCalls(self._names)
         self._prompting = True
         try:
             result = await self._ask("session/prompt", {"sessionId": self._id, "prompt": list(blocks)})
@@ -309,14 +309,14 @@ class Session:
 class _Refusal(ToolwireError):
     """The agent answered a request of ours with an error."""
 
-    def __init__(self, error: RequestError, profile: Profile, clean: Callable[[str], str]) -> None:
+    def __init__(self, error: RequestError, profile: AgentProfile, clean: Callable[[str], str]) -> None:
         data = json.loads(clean(json.dumps(error.data, default=str)))
         failure = failure_of(error.code, clean(str(error)), data, profile.title, profile.log_in)
         super().__init__(failure.kind, failure.message)
         self.code = error.code
 
 
-def usable_method(profile: Profile, methods: Json, env: Mapping[str, str]) -> str | None:
+def usable_method(profile: AgentProfile, methods: Json, env: Mapping[str, str]) -> str | None:
     """A way to authenticate that needs no person: its variables are there."""
     for method in methods if isinstance(methods, Sequence) else ():
         if not isinstance(method, Mapping):

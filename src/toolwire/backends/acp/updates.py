@@ -1,7 +1,7 @@
 """What an agent tells of its work: session updates → text, thoughts, usage, and which calls are under way. Pure.
 
 A call reaches Toolwire twice: by the MCP server, where it waits for its result, and as an update of the session, which knows its place among the
-others. Neither comes first for sure. `Calls` brings them together, by name and arguments.
+others. Neither comes first for sure. `AgentCalls` brings them together, by name and arguments.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Announced:
     over: bool = False
 
 
-class Calls:
+class AgentCalls:
     """The calls of one prompt. `names`: the client's tools by what the agent calls them."""
 
     def __init__(self, names: Mapping[str, str]) -> None:

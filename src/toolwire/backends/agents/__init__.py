@@ -1,15 +1,4 @@
-"""What backends that are whole agents have in common: a run that outlives its requests, the history as an agent is told it, and sessions that wait.
-
-run.py         the run: owned by a background task, calls parked until the client answers
-history.py     Turn → what a fresh agent is told; what a conversation is known by
-idle.py        sessions between two turns
-children.py    an agent's process: its group, its last words, its end
-folders.py     the private folders that processes live in
-loopback.py    a web server on loopback
-options.py     checks of numbers in options
-mcp_server.py  the client's tools as an MCP server
-native.py      what an agent asks for by kinds of its own → the client's tools
-"""
+"""What agent backends share: runs that outlive a request, the history for a new agent, idle sessions."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SIGN_OF_LIFE_S = 10.0
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, UNSUPPORTED_VERSION = -32700, -32600, -32601, -32602, -32022
 
 
-class Fault(Exception):
+class JsonRpcError(Exception):
     """A JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Json = None) -> None:
@@ -126,14 +126,14 @@ class ToolServer(LoopbackServer):
             if message["method"] == "tools/call":
                 return await self._tool_call(request, id, _params(message))
             return _reply(id, {"result": self._answer(str(message["method"]), _params(message))})
-        except Fault as fault:
+        except JsonRpcError as fault:
             return _reply(id, {"error": fault.error}, 200 if id is not None else 400)
 
     # --- what may be asked -----------------------------------------------------------------------------------------------------------------------
 
     def _answer(self, method: str, params: dict[str, Json]) -> dict[str, Json]:
         if method not in self._methods:
-            raise Fault(METHOD_NOT_FOUND, f"There is no method {method[:80]!r}.")
+            raise JsonRpcError(METHOD_NOT_FOUND, f"There is no method {method[:80]!r}.")
         if method == "tools/list":
             self.listed.set()
         return self._methods[method](params)
@@ -149,9 +149,9 @@ class ToolServer(LoopbackServer):
     async def _tool_call(self, request: web.Request, id: Json, params: dict[str, Json]) -> web.StreamResponse:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str) or name not in self._tools:
-            raise Fault(INVALID_PARAMS, f"Unknown tool: {str(name)[:80]}")
+            raise JsonRpcError(INVALID_PARAMS, f"Unknown tool: {str(name)[:80]}")
         if arguments is not None and not isinstance(arguments, dict):
-            raise Fault(INVALID_PARAMS, "The arguments are not an object.")
+            raise JsonRpcError(INVALID_PARAMS, "The arguments are not an object.")
         call = asyncio.ensure_future(self._result(name, arguments or {}))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -196,11 +196,11 @@ async def _message(request: web.Request) -> dict[str, Json]:
     try:
         message = json.loads(await request.read(), parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise Fault(PARSE_ERROR, "The body is not JSON.") from None
+        raise JsonRpcError(PARSE_ERROR, "The body is not JSON.") from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise Fault(INVALID_REQUEST, "The body is not a JSON-RPC message.")
+        raise JsonRpcError(INVALID_REQUEST, "The body is not a JSON-RPC message.")
     if version is not None and version not in VERSIONS and message.get("method") != "initialize":
-        raise Fault(UNSUPPORTED_VERSION, "Unsupported protocol version", {"supported": list(VERSIONS), "requested": version[:40]})
+        raise JsonRpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", {"supported": list(VERSIONS), "requested": version[:40]})
     return message
 
 

@@ -15,14 +15,15 @@ from os.path import expanduser
 from typing import Any
 
 from toolwire.backends.agents.run import one_response
-from toolwire.backends.base import Batch, Capabilities, LiveRun, Strategy
-from toolwire.backends.codex.home import Home, find_binary, prepare_home
+from toolwire.backends.base import Batch, LiveRun
+from toolwire.backends.codex.home import CodexHome, find_binary, prepare_home
 from toolwire.backends.codex.items import RenamedRun, renamed
 from toolwire.backends.codex.options import CodexOptions, Features
 from toolwire.backends.codex.pool import Lease, Outdated, Pool
 from toolwire.backends.codex.runs import DynamicRun, run_text
 from toolwire.backends.codex.thread import Thread
-from toolwire.backends.codex.worker import HOW, Worker, require_login
+from toolwire.backends.codex.worker import HOW, CodexWorker, require_login
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 
@@ -67,7 +68,7 @@ class CodexBackend:
         self.id = id
         self._text_only = replace(_TEXT_ONLY, dialects=(options.dialects if options else None) or ())
         self.options = options or CodexOptions()
-        self._home: Home | None = None
+        self._home: CodexHome | None = None
         self._pool: Pool | None = None
         self._left: list[Pool] = []
         self._preparing = asyncio.Lock()
@@ -89,7 +90,7 @@ class CodexBackend:
         return effort if effort is not None else known_effort(name)
 
     @property
-    def home(self) -> Home | None:
+    def home(self) -> CodexHome | None:
         return self._home
 
     @property
@@ -145,7 +146,7 @@ class CodexBackend:
             async for batch in batches:
                 yield batch
 
-    def _prepared(self) -> Home:
+    def _prepared(self) -> CodexHome:
         if self._home is None:
             raise ToolwireError("backend_unavailable", "Codex is not prepared yet.")
         return self._home
@@ -199,7 +200,7 @@ async def inspect(options: CodexOptions) -> dict[str, Any]:
         facts["installed"] = True
         home = await prepare_home(options)
         facts.update(version=str(home.version), home=str(home.path), strategy=strategy_of(options, home.features))
-        worker = Worker(home)
+        worker = CodexWorker(home)
         try:
             async with home.warming():
                 await worker.start(options.start_timeout_s)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from toolwire.backends.codex.wire import TurnError
+from toolwire.backends.codex.protocol import TurnError
 from toolwire.core.events import Failure, Finish
 
 MESSAGE_LIMIT = 500

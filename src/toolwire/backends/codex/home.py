@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolwire.backends.agents.processes import in_memory, private_folder
+from toolwire.backends.codex.config import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
-from toolwire.backends.codex.settings import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
 from toolwire.core.errors import ToolwireError
 
 COMMAND_S = 20.0
@@ -38,7 +38,7 @@ INSTALL = "npm install -g @openai/codex"
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class CodexHome:
     """A prepared home, and the binary that it was prepared for."""
 
     path: Path
@@ -102,7 +102,7 @@ def environment(options: CodexOptions, path: Path) -> dict[str, str]:
     return env
 
 
-async def prepare_home(options: CodexOptions) -> Home:
+async def prepare_home(options: CodexOptions) -> CodexHome:
     """Finds the binary and its version, and writes the home for them."""
     binary = find_binary(options)
     path, own = home_path(options, binary)
@@ -116,7 +116,7 @@ async def prepare_home(options: CodexOptions) -> Home:
         if version is None:
             raise ToolwireError("backend_unavailable", f"{options.bin!r} does not say which version of Codex it is.")
         features = features_of(version)
-        home = Home(path, binary, version, features, env)
+        home = CodexHome(path, binary, version, features, env)
         catalog = await _catalog(options, home) if features.model_catalog else ""
         write(path / "config.toml", to_toml(settings(options, version, home=str(path), catalog=catalog)))
         _link_login(path, own, needed=options.provider is None)
@@ -167,7 +167,7 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
         link.symlink_to(target)
 
 
-async def _catalog(options: CodexOptions, home: Home) -> str:
+async def _catalog(options: CodexOptions, home: CodexHome) -> str:
     """The path of the patched model catalog; empty where this Codex does not tell its own."""
     foreign = options.provider is not None
     facts = json.dumps([MODEL_PATCH, MODEL_DROPPED, ANY_MODEL, foreign], sort_keys=True)

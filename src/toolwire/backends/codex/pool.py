@@ -12,9 +12,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from toolwire.backends.codex.home import Home
+from toolwire.backends.codex.home import CodexHome
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.worker import Worker
+from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
@@ -48,7 +48,7 @@ class Lease:
 class _Seat:
     """A worker and how busy it is."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: CodexWorker) -> None:
         self.worker = worker
         self.busy = 0
         self.retired = False
@@ -56,7 +56,7 @@ class _Seat:
 
 
 class Pool:
-    def __init__(self, options: CodexOptions, home: Home, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: CodexOptions, home: CodexHome, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._home = home
         self._clock = clock
@@ -69,7 +69,7 @@ class Pool:
         self._closed = False
 
     @property
-    def workers(self) -> tuple[Worker, ...]:
+    def workers(self) -> tuple[CodexWorker, ...]:
         """The processes that take threads now."""
         return tuple(seat.worker for seat in self._open_seats())
 
@@ -115,7 +115,7 @@ class Pool:
                 if seat is not None:
                     return seat
                 raise ToolwireError("backend_unavailable", f"{self._why} Codex is started again in {wait:.1f} s.", retry_after_s=wait)
-            worker = Worker(self._home)
+            worker = CodexWorker(self._home)
             try:
                 async with self._home.warming():
                     await worker.start(self._options.start_timeout_s)

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from toolwire.backends.codex import wire
+from toolwire.backends.codex import protocol
 from toolwire.backends.codex.failures import end_of
-from toolwire.backends.codex.wire import Notification
+from toolwire.backends.codex.protocol import Notification
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought
 
 REFUSALS = {
@@ -38,13 +38,13 @@ BETWEEN = "\n\n"
 """Between two messages of one answer, and between the parts of a summary."""
 
 
-class Reader:
+class ThreadReader:
     """`feed` gives the events of one notification. `ended`: the turn is over, and how. `complete`: Codex said that the model's response is."""
 
     def __init__(self, tools: frozenset[str] = frozenset(), parallel: bool = True) -> None:
         self._tools = tools
         self._parallel = parallel
-        self._total = wire.Tokens()
+        self._total = protocol.Tokens()
         self.turn_id = ""
         self._no_item()
         self.begin()
@@ -52,7 +52,7 @@ class Reader:
     def begin(self) -> None:
         """A new answer of ours begins, on the same thread."""
         self._before = self._total
-        self._error: wire.TurnError | None = None
+        self._error: protocol.TurnError | None = None
         self._spoke = self._summarizing = False
         self._index = 0
         self.calls: list[str] = []
@@ -78,8 +78,8 @@ class Reader:
     def feed(self, message: Notification) -> list[Event]:
         if message.method != COUNTED:
             self.answered = False
-        kind = wire.NEWS.get(message.method)
-        news = wire.decode(kind, message.params) if kind is not None else None
+        kind = protocol.NEWS.get(message.method)
+        news = protocol.decode(kind, message.params) if kind is not None else None
         return _READ[message.method](self, news) if news is not None else []
 
     @property
@@ -89,15 +89,15 @@ class Reader:
 
     def close(self) -> None:
         """The end did not follow."""
-        self.ended = Finish("stop") if self.answered and self._error is None else end_of(self._error or wire.TurnError())
+        self.ended = Finish("stop") if self.answered and self._error is None else end_of(self._error or protocol.TurnError())
 
     def usage(self) -> list[Event]:
         """The tokens of this answer so far, where they are known."""
-        return [] if self._total == self._before else [wire.difference(self._total, self._before)]
+        return [] if self._total == self._before else [protocol.difference(self._total, self._before)]
 
     # --- by method -----------------------------------------------------------------------------------------------------------------------------
 
-    def _text(self, news: wire.Delta) -> list[Event]:
+    def _text(self, news: protocol.CodexDelta) -> list[Event]:
         if not news.delta:
             return []
         start = ""
@@ -108,7 +108,7 @@ class Reader:
         self._text_told.append(news.delta)
         return [Text(start + news.delta)]
 
-    def _summarized(self, news: wire.Delta) -> list[Event]:
+    def _summarized(self, news: protocol.CodexDelta) -> list[Event]:
         if not news.delta:
             return []
         part = (news.item_id, news.summary_index)
@@ -119,11 +119,11 @@ class Reader:
         self._summary_told.append(start + news.delta if self._summary_told else news.delta)
         return [Thought(start + news.delta, summary=True)]
 
-    def _thought(self, news: wire.Delta) -> list[Event]:
+    def _thought(self, news: protocol.CodexDelta) -> list[Event]:
         self._thought_told.append(news.delta)
         return [Thought(news.delta)] if news.delta else []
 
-    def _message_end(self, item: wire.RawItem) -> list[Event]:
+    def _message_end(self, item: protocol.RawItem) -> list[Event]:
         rest = _rest(_texts(item.content), self._text_told)
         start = BETWEEN if self._spoke and not self._text_told else ""
         self._item = None
@@ -131,7 +131,7 @@ class Reader:
         self._spoke = self._spoke or bool(rest)
         return [Text(start + rest)] if rest else []
 
-    def _reasoning_end(self, item: wire.RawItem) -> list[Event]:
+    def _reasoning_end(self, item: protocol.RawItem) -> list[Event]:
         summary, thought = _rest(_texts(item.summary, BETWEEN), self._summary_told), _rest(_texts(item.content), self._thought_told)
         start = BETWEEN if self._summarizing and not self._summary_told else ""
         self._part = None
@@ -140,7 +140,7 @@ class Reader:
         self._summarizing = self._summarizing or bool(summary)
         return [*([Thought(start + summary, summary=True)] if summary else ()), *([Thought(thought)] if thought else ())]
 
-    def _raw_item(self, news: wire.RawItemNews) -> list[Event]:
+    def _raw_item(self, news: protocol.RawItemNews) -> list[Event]:
         item = news.item
         if not self.turn_id or news.turn_id != self.turn_id:
             return []  # an echo of the history, or of Codex's own
@@ -161,21 +161,21 @@ class Reader:
         self.calls.append(item.call_id)
         return [CallBegin(index, item.name, item.call_id), CallArgs(index, item.arguments), CallEnd(index)]
 
-    def _refusal(self, item: wire.RawItem) -> str:
+    def _refusal(self, item: protocol.RawItem) -> str:
         if item.type != "function_call" or item.name not in self._tools:
             return "unknown"
         if not is_object(item.arguments):
             return "malformed"
         return "parallel" if self.calls and not self._parallel else ""
 
-    def _raw_response(self, news: wire.RawResponseNews) -> list[Event]:
+    def _raw_response(self, news: protocol.RawResponseNews) -> list[Event]:
         if news.turn_id == self.turn_id:
             self.complete = True
             if news.usage is not None:
                 self._total = _sum(self._total, news.usage)
         return []
 
-    def _tokens(self, news: wire.TokenNews) -> list[Event]:
+    def _tokens(self, news: protocol.TokenNews) -> list[Event]:
         total = news.token_usage.total
         if total.input_tokens + total.output_tokens > self._total.input_tokens + self._total.output_tokens:
             self._total = total
@@ -183,17 +183,17 @@ class Reader:
             self._items.clear()
         return []
 
-    def _started(self, news: wire.TurnNews) -> list[Event]:
+    def _started(self, news: protocol.TurnNews) -> list[Event]:
         self.turn_id = news.turn.id
         self._no_item()
         return []
 
-    def _failed(self, news: wire.ErrorNews) -> list[Event]:
+    def _failed(self, news: protocol.ErrorNews) -> list[Event]:
         if not news.will_retry:
             self._error = news.error
         return []
 
-    def _completed(self, news: wire.TurnNews) -> list[Event]:
+    def _completed(self, news: protocol.TurnNews) -> list[Event]:
         turn = news.turn
         if self.turn_id and turn.id != self.turn_id:
             return []
@@ -202,24 +202,24 @@ class Reader:
         elif turn.status == "interrupted":
             self.ended = Failure("backend_cut", "Codex interrupted the turn.")
         else:
-            self.ended = end_of(turn.error or self._error or wire.TurnError())
+            self.ended = end_of(turn.error or self._error or protocol.TurnError())
         return []
 
 
-_READ: dict[str, Callable[[Reader, Any], list[Event]]] = {
-    "item/agentMessage/delta": Reader._text,
-    "item/reasoning/summaryTextDelta": Reader._summarized,
-    "item/reasoning/textDelta": Reader._thought,
-    "rawResponseItem/completed": Reader._raw_item,
-    "rawResponse/completed": Reader._raw_response,
-    COUNTED: Reader._tokens,
-    "turn/started": Reader._started,
-    "turn/completed": Reader._completed,
-    "error": Reader._failed,
+_READ: dict[str, Callable[[ThreadReader, Any], list[Event]]] = {
+    "item/agentMessage/delta": ThreadReader._text,
+    "item/reasoning/summaryTextDelta": ThreadReader._summarized,
+    "item/reasoning/textDelta": ThreadReader._thought,
+    "rawResponseItem/completed": ThreadReader._raw_item,
+    "rawResponse/completed": ThreadReader._raw_response,
+    COUNTED: ThreadReader._tokens,
+    "turn/started": ThreadReader._started,
+    "turn/completed": ThreadReader._completed,
+    "error": ThreadReader._failed,
 }
 
 
-def _texts(parts: Iterable[wire.RawPart] | None, between: str = "") -> str:
+def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
     return between.join(part.text for part in parts or () if part.text)
 
 
@@ -246,8 +246,8 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _sum(one: wire.Tokens, other: wire.Tokens) -> wire.Tokens:
-    return wire.Tokens(
+def _sum(one: protocol.Tokens, other: protocol.Tokens) -> protocol.Tokens:
+    return protocol.Tokens(
         one.input_tokens + other.input_tokens,
         one.cached_input_tokens + other.cached_input_tokens,
         one.output_tokens + other.output_tokens,

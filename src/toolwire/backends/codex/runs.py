@@ -13,7 +13,7 @@ from typing import Any
 from toolwire.backends.base import Batch, FrameTap, frame_tap
 from toolwire.backends.codex import items
 from toolwire.backends.codex.options import CodexOptions, Features
-from toolwire.backends.codex.reading import Reader
+from toolwire.backends.codex.reading import ThreadReader
 from toolwire.backends.codex.thread import AFTER_ANSWER_S, OpenThread, Thread, ending, next_message, opened
 from toolwire.backends.codex.worker import RequestError
 from toolwire.core.errors import ToolwireError
@@ -56,7 +56,7 @@ class DynamicRun:
         self._cwd = cwd
         self._open_thread = open_thread
         self._tools = turn.offered()  # Codex knows no tool_choice, so it is told of no others
-        self._reader = Reader(frozenset(tool.name for tool in self._tools), turn.parallel)
+        self._reader = ThreadReader(frozenset(tool.name for tool in self._tools), turn.parallel)
         self._thread: Thread | None = None
         self._over = False
         self._pending: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
     if system:
         params["developerInstructions"] = system
     begin = turn_params(turn, options)
-    reader = Reader()
+    reader = ThreadReader()
     tap = frame_tap()
     thread: Thread | None = None
 
@@ -253,7 +253,7 @@ async def run_text(turn: Turn, options: CodexOptions, features: Features, cwd: s
             await thread.end(served=reader.ended is not None)
 
 
-async def _read(thread: Thread, reader: Reader, options: CodexOptions, tap: FrameTap | None, ends_itself: bool) -> Batch:
+async def _read(thread: Thread, reader: ThreadReader, options: CodexOptions, tap: FrameTap | None, ends_itself: bool) -> Batch:
     """What is there now; the end with it, once it is known. `ends_itself`: an answer that asks for nothing is the last one."""
     batch: Batch = []
     while not batch or thread.waiting():

@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolwire.backends.codex import wire
+from toolwire.backends.codex import protocol
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.codex.pool import Lease
-from toolwire.backends.codex.reading import Reader
-from toolwire.backends.codex.wire import Notification, ServerRequest
+from toolwire.backends.codex.protocol import Notification, ServerRequest
+from toolwire.backends.codex.reading import ThreadReader
 from toolwire.backends.codex.worker import explained
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure, Finish
@@ -54,7 +54,7 @@ class Thread:
 
     async def start(self, method: str, params: Mapping[str, Any]) -> None:
         """By thread/start or thread/resume."""
-        started = wire.decode(wire.ThreadStarted, await self.worker.request(method, params))
+        started = protocol.decode(protocol.ThreadStarted, await self.worker.request(method, params))
         if started is None:
             raise ToolwireError("backend", f"Codex answered {method} in a way that Toolwire does not know.")
         self.id, self._path = started.thread.id, started.thread.path
@@ -68,7 +68,7 @@ class Thread:
         self.turn_id = ""
         self._running = True
         self._beginning = self.worker.background(self.worker.request("turn/start", {"threadId": self.id, **params}))
-        began = wire.decode(wire.TurnNews, await asyncio.shield(self._beginning))
+        began = protocol.decode(protocol.TurnNews, await asyncio.shield(self._beginning))
         if began is not None:
             self.turn_id = began.turn.id
 
@@ -138,7 +138,7 @@ class Thread:
         self._wake()
 
     def _serve(self, request: ServerRequest) -> None:
-        call = wire.decode(wire.ToolCall, request.params)
+        call = protocol.decode(protocol.CodexToolCall, request.params)
         if call is None:
             self.worker.refuse(request, "this is no tool call that Toolwire can read")
         elif self._over is not None:
@@ -182,7 +182,7 @@ class Thread:
     async def _interrupt(self) -> None:
         with suppress(ToolwireError):
             if self._beginning is not None and not self.turn_id:
-                began = wire.decode(wire.TurnNews, await self._beginning)
+                began = protocol.decode(protocol.TurnNews, await self._beginning)
                 self.turn_id = began.turn.id if began is not None else ""
             await self.worker.request("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id}, STOP_S)
 
@@ -221,7 +221,7 @@ async def opened(open_thread: OpenThread, start: Callable[[Thread], Awaitable[No
     raise AssertionError("unreachable")
 
 
-async def next_message(thread: Thread, reader: Reader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
+async def next_message(thread: Thread, reader: ThreadReader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
     """The next message; None where silence itself says something: the turn has failed, or (`settle_s`) what is there is complete."""
     limit = AFTER_ERROR_S if reader.failing else settle_s if settle_s is not None else options.timeout_s
     try:
@@ -234,7 +234,7 @@ async def next_message(thread: Thread, reader: Reader, options: CodexOptions, se
         return None
 
 
-async def ending(thread: Thread, reader: Reader, options: CodexOptions) -> Finish | Failure:
+async def ending(thread: Thread, reader: ThreadReader, options: CodexOptions) -> Finish | Failure:
     """How the turn ended, with what the person can do about it."""
     assert reader.ended is not None
     thread.completed()

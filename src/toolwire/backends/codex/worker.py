@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from toolwire.backends.agents.processes import Talker, end_words
-from toolwire.backends.codex import wire
+from toolwire.backends.codex import protocol
 from toolwire.backends.codex.failures import refused
-from toolwire.backends.codex.home import Home, scratch
+from toolwire.backends.codex.home import CodexHome, scratch
 from toolwire.backends.codex.options import CodexOptions, Version, parse_version
-from toolwire.backends.codex.wire import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Peer, Response, ServerRequest
+from toolwire.backends.codex.protocol import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Response, RpcPeer, ServerRequest
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 
@@ -53,12 +53,12 @@ class RequestError(ToolwireError):
         self.fault = fault
 
 
-class Worker(Talker):
+class CodexWorker(Talker):
     """`start` before anything else; `close` at the end, whatever happened."""
 
     LOG = log
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: CodexHome) -> None:
         super().__init__()
         self.home = home
         self.version: Version = home.version
@@ -67,12 +67,12 @@ class Worker(Talker):
         """How many threads this process has begun."""
         self.logged_in = False
         """Whether a login was seen; asked again until it was."""
-        self._peer = Peer()
+        self._peer = RpcPeer()
         self._waiting: dict[int | str, asyncio.Future[Response]] = {}
         self._sinks: dict[str, Sink] = {}
         self._scratch: Path | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._login: wire.Login | None = None
+        self._login: protocol.Login | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class Worker(Talker):
             await self.close()
             raise
         self._serves_many = True
-        hello = wire.decode(wire.Initialized, result)
+        hello = protocol.decode(protocol.Initialized, result)
         self.version = (parse_version(hello.user_agent) if hello else None) or self.version
 
     @property
@@ -188,14 +188,14 @@ class Worker(Talker):
 
     # --- who is logged in ----------------------------------------------------------------------------------------------------------------------
 
-    async def account(self) -> wire.Account:
-        return wire.decode(wire.Account, await self.request("account/read", {})) or wire.Account()
+    async def account(self) -> protocol.CodexAccount:
+        return protocol.decode(protocol.CodexAccount, await self.request("account/read", {})) or protocol.CodexAccount()
 
     async def login_url(self, timeout_s: float = 2.0) -> str:
         """Where the person can log in; empty where Codex does not say so quickly. One login is begun at a time."""
         if self._login is None:
             with suppress(ToolwireError):
-                self._login = wire.decode(wire.Login, await self.request("account/login/start", {"type": "chatgpt"}, timeout_s))
+                self._login = protocol.decode(protocol.Login, await self.request("account/login/start", {"type": "chatgpt"}, timeout_s))
         return self._login.auth_url if self._login is not None else ""
 
     # --- what the process says -----------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Worker(Talker):
                     waiting.set_result(message)
             elif isinstance(message, ServerRequest):
                 self._asked(message)
-            elif message.method in wire.NEWS:
+            elif message.method in protocol.NEWS:
                 sink = self._sink(message.params)
                 if sink is not None:
                     sink.deliver(message)
@@ -220,14 +220,14 @@ class Worker(Talker):
                 self._login = None
 
     def _asked(self, message: ServerRequest) -> None:
-        sink = self._sink(message.params) if message.method == wire.TOOL_CALL else None
+        sink = self._sink(message.params) if message.method == protocol.TOOL_CALL else None
         if sink is not None:
             sink.deliver(message)
         else:
             self.refuse(message, f"Toolwire does not grant {message.method}")
 
     def _sink(self, params: bytes) -> Sink | None:
-        route = wire.decode(wire.Route, params)
+        route = protocol.decode(protocol.Route, params)
         return self._sinks.get(route.thread_id) if route is not None else None
 
     def _over(self) -> None:
@@ -266,7 +266,7 @@ def _rss_pages(pid: int) -> int:
 HOW = "Log in with: codex login"
 
 
-async def require_login(worker: Worker) -> None:
+async def require_login(worker: CodexWorker) -> None:
     """Codex would ask the provider without a login, too: better to say at once what is missing."""
     if worker.logged_in:
         return
@@ -276,7 +276,7 @@ async def require_login(worker: Worker) -> None:
         raise ToolwireError("backend_auth", await _with_url("Codex is not logged in.", worker))
 
 
-async def explained(failure: Failure, worker: Worker, options: CodexOptions) -> Failure:
+async def explained(failure: Failure, worker: CodexWorker, options: CodexOptions) -> Failure:
     """The failure, with what the person can do about it."""
     if failure.kind != "backend_auth":
         return failure
@@ -287,6 +287,6 @@ async def explained(failure: Failure, worker: Worker, options: CodexOptions) -> 
     return Failure(failure.kind, await _with_url(failure.message, worker))
 
 
-async def _with_url(words: str, worker: Worker) -> str:
+async def _with_url(words: str, worker: CodexWorker) -> str:
     url = await worker.login_url()
     return f"{words} {HOW}" + (f", or open {url}" if url else "")

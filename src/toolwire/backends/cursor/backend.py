@@ -8,11 +8,12 @@ from typing import Any
 
 from toolwire.backends.agents.history import Idle, fingerprint, fresh_prompt, images, known_part, news, next_prompt
 from toolwire.backends.agents.run import AgentRun, one_response
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
 from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.find import find_bridge
 from toolwire.backends.cursor.options import CursorOptions
-from toolwire.backends.cursor.session import Forgotten, Session
+from toolwire.backends.cursor.session import CursorSession, Forgotten
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 
@@ -27,7 +28,7 @@ class CursorBackend:
         self.options = options or CursorOptions()
         self._bridge: Bridge | None = None
         self._closed = False
-        self._idle: Idle[Session] = Idle(_close, self.options.sessions, self.options.idle_s)
+        self._idle: Idle[CursorSession] = Idle(_close, self.options.sessions, self.options.idle_s)
 
     @property
     def strategy(self) -> Strategy:
@@ -89,7 +90,7 @@ class CursorBackend:
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         return one_response(self.open, turn)
 
-    def waiting(self, turn: Turn) -> Session | None:
+    def waiting(self, turn: Turn) -> CursorSession | None:
         """The agent that has been through this conversation; from now on it is the caller's."""
         known = known_part(turn)
         session = self._idle.take(fingerprint(turn, known)) if known else None
@@ -98,11 +99,11 @@ class CursorBackend:
             return None
         return session
 
-    async def fresh(self, turn: Turn) -> Session:
+    async def fresh(self, turn: Turn) -> CursorSession:
         bridge = self.bridge
-        return await Session.create(bridge, self.options, require_key(self.options, bridge), turn.offered())
+        return await CursorSession.create(bridge, self.options, require_key(self.options, bridge), turn.offered())
 
-    def keep(self, run: AgentRun, session: Session) -> None:
+    def keep(self, run: AgentRun, session: CursorSession) -> None:
         self._idle.keep(fingerprint(run.turn, run.told), session)
 
 
@@ -112,7 +113,7 @@ class _Talk:
     def __init__(self, backend: CursorBackend, turn: Turn) -> None:
         self._backend = backend
         self._turn = turn
-        self._session: Session | None = None
+        self._session: CursorSession | None = None
 
     async def work(self, run: AgentRun) -> None:
         turn = self._turn
@@ -147,7 +148,7 @@ def require_key(options: CursorOptions, bridge: Bridge) -> str:
     return key
 
 
-async def _close(session: Session) -> None:
+async def _close(session: CursorSession) -> None:
     await session.close()
 
 

@@ -19,9 +19,9 @@ from typing import Any
 from aiohttp import web
 
 from toolwire.backends.agents.loopback import LoopbackServer
-from toolwire.backends.cursor.client import CONTROL, PROTOCOL, Client, ConnectError, Malformed, Unreachable, clean, parse
+from toolwire.backends.cursor.client import CONTROL, PROTOCOL, BridgeClient, BridgeUnreachable, ConnectError, Malformed, clean, parse
 from toolwire.backends.cursor.find import Where
-from toolwire.backends.cursor.process import Home, Process
+from toolwire.backends.cursor.process import BridgeHome, Process
 from toolwire.core.errors import ToolwireError
 
 # --- callback ------------------------------------------------------------
@@ -76,10 +76,10 @@ Called = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
 """Tool, arguments and the call's id → the result: what an agent's calls are given to."""
 
 
-class Line:
+class BridgeConnection:
     """A bridge that answers, as long as it does. `work` is the empty folder that agents live in."""
 
-    def __init__(self, client: Client, work: Path, process: Process | None, home: Home | None) -> None:
+    def __init__(self, client: BridgeClient, work: Path, process: Process | None, home: BridgeHome | None) -> None:
         self.client = client
         self.work = work
         self.process = process
@@ -90,7 +90,7 @@ class Line:
     def alive(self) -> bool:
         return not self._broken and (self.process is None or self.process.alive)
 
-    async def lost(self, error: Unreachable) -> ToolwireError:
+    async def lost(self, error: BridgeUnreachable) -> ToolwireError:
         """The bridge did not answer, or broke off: what is to be told of it."""
         if self.process is None:
             self._broken = True
@@ -123,7 +123,7 @@ class Bridge:
         self._start_timeout_s = start_timeout_s
         self._request_timeout_s = request_timeout_s
         self._clock = clock
-        self._line: Line | None = None
+        self._line: BridgeConnection | None = None
         self._callbacks: CallbackServer | None = None
         self._starting = asyncio.Lock()
         self._failures = 0
@@ -140,7 +140,7 @@ class Bridge:
     def process(self) -> Process | None:
         return self._line.process if self._line is not None else None
 
-    async def line(self) -> Line:
+    async def line(self) -> BridgeConnection:
         """A bridge that answers now."""
         if self._line is not None and self._line.alive:
             return self._line
@@ -165,20 +165,20 @@ class Bridge:
             self._failures = 0
             return self._line
 
-    async def _opened(self) -> Line:
+    async def _opened(self) -> BridgeConnection:
         if self._callbacks is None:
             callbacks = CallbackServer(self._called)
             await callbacks.start()
             self._callbacks = callbacks
         self.starts += 1
         if self.where.url:
-            home = Home()
-            line = Line(Client(self.where.url, self.where.token, self._request_timeout_s), home.work, None, home)
+            home = BridgeHome()
+            line = BridgeConnection(BridgeClient(self.where.url, self.where.token, self._request_timeout_s), home.work, None, home)
         else:
             process = Process(self.where.command, os.environ)
             ready = await process.start(self._start_timeout_s)
             assert process.home is not None
-            line = Line(Client(ready.url, ready.token, self._request_timeout_s), process.home.work, process, None)
+            line = BridgeConnection(BridgeClient(ready.url, ready.token, self._request_timeout_s), process.home.work, process, None)
         try:
             await self._checked(line)
             await self.listen(line)
@@ -187,11 +187,11 @@ class Bridge:
             raise
         return line
 
-    async def _checked(self, line: Line) -> None:
+    async def _checked(self, line: BridgeConnection) -> None:
         """The bridge takes our token and speaks our protocol."""
         try:
             version = await line.client.unary(f"{CONTROL}/GetVersion", {})
-        except Unreachable as error:
+        except BridgeUnreachable as error:
             raise await line.lost(error) from error
         except ConnectError as error:
             if error.code == "unauthenticated":
@@ -203,12 +203,12 @@ class Bridge:
                 "backend_unavailable", f"Cursor's bridge speaks {clean(spoken) or 'an unknown protocol'}; Toolwire speaks {PROTOCOL}."
             )
 
-    async def listen(self, line: Line) -> None:
+    async def listen(self, line: BridgeConnection) -> None:
         """Tells the bridge where its agents' calls go."""
         assert self._callbacks is not None
         try:
             await line.client.unary(f"{CONTROL}/SetToolCallback", {"url": self._callbacks.url, "authToken": self._callbacks.token})
-        except Unreachable as error:
+        except BridgeUnreachable as error:
             raise await line.lost(error) from error
         except ConnectError as error:
             raise ToolwireError("backend_unavailable", f"Cursor's bridge takes no tools: {clean(error.message)}") from error

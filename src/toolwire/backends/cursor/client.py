@@ -1,4 +1,4 @@
-"""The bridge's services over loopback HTTP. `ConnectError`: the bridge said no. `Unreachable`: it said nothing."""
+"""The bridge's services over loopback HTTP. `ConnectError`: the bridge said no. `BridgeUnreachable`: it said nothing."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ CONTROL, CURSOR, AGENT = (f"{PROTOCOL}.{name}" for name in ("SdkBridgeControlSer
 CHUNK = 64 * 1024
 
 
-class Unreachable(ToolwireError):
+class BridgeUnreachable(ToolwireError):
     """The bridge is not there, or broke off."""
 
 
-class Client:
+class BridgeClient:
     def __init__(self, url: str, token: str, timeout_s: float) -> None:
         self._url = url
         self._timeout_s = timeout_s
@@ -136,14 +136,14 @@ class Client:
                     raise _refused(name, response.status, body)
                 return parse(body)
         except TimeoutError:
-            raise Unreachable("timeout", f"Cursor's bridge did not answer {name} within {seconds:g} s.") from None
+            raise BridgeUnreachable("timeout", f"Cursor's bridge did not answer {name} within {seconds:g} s.") from None
         except aiohttp.ClientError as error:
-            raise Unreachable("backend_unavailable", f"Cursor's bridge does not answer {name}: {_words(error)}") from error
+            raise BridgeUnreachable("backend_unavailable", f"Cursor's bridge does not answer {name}: {_words(error)}") from error
         except Malformed as error:
             raise ToolwireError("backend", f"Cursor's bridge answered {name} with {error}.") from error
 
     async def stream(self, method: str, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """The messages as they come; an empty one is a sign of life. A stream that breaks off raises `Unreachable`. Closing it hangs up."""
+        """The messages as they come; an empty one is a sign of life. A stream that breaks off raises `BridgeUnreachable`. Closing it hangs up."""
         name = method.rpartition("/")[2]
         envelopes = Envelopes()
         try:
@@ -161,10 +161,10 @@ class Client:
                     if envelopes.ended:
                         return
         except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
-            raise Unreachable("backend_cut", f"Cursor's bridge broke off: {_words(error)}") from error
+            raise BridgeUnreachable("backend_cut", f"Cursor's bridge broke off: {_words(error)}") from error
         except Malformed as error:
             raise ToolwireError("backend", f"Cursor's bridge streamed {error}.") from error
-        raise Unreachable("backend_cut", "Cursor's bridge broke off.")
+        raise BridgeUnreachable("backend_cut", "Cursor's bridge broke off.")
 
 
 def _refused(name: str, status: int, body: bytes) -> Exception:

@@ -38,7 +38,7 @@ PASSED_ON = (
 )
 
 
-class Home:
+class BridgeHome:
     """`work` is the empty folder that agents live in."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Process(Child):
         super().__init__()
         self._command = command
         self._environ = environ
-        self.home: Home | None = None
+        self.home: BridgeHome | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._rest = b""
 
@@ -93,7 +93,7 @@ class Process(Child):
     async def start(self, timeout_s: float) -> Ready:
         """Starts the bridge and waits until it is ready; raises a clear error, with what it said, where that fails."""
         try:
-            self.home = Home()
+            self.home = BridgeHome()
             words = ("--workspace", str(self.home.work), "--state-root", str(self.home.state), "--host", "127.0.0.1", "--port", "0")
             await self._spawn(
                 *("/bin/sh", "-c", GUARD, "toolwire", self._command, *words),

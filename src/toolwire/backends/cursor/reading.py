@@ -47,7 +47,7 @@ class _Doubled:
         return text[len(text) - fresh :] if fresh else ""
 
 
-class Reader:
+class SendReader:
     """One Send. `feed` it what comes, then `check` how it ended."""
 
     def __init__(self, run: AgentRun, tools: frozenset[str]) -> None:

@@ -16,10 +16,10 @@ from urllib.parse import unquote_to_bytes
 
 from toolwire.backends.agents.history import words
 from toolwire.backends.agents.run import AgentRun
-from toolwire.backends.cursor.bridge import Bridge, Line, refusal
-from toolwire.backends.cursor.client import AGENT, ConnectError, Unreachable, of_error
+from toolwire.backends.cursor.bridge import Bridge, BridgeConnection, refusal
+from toolwire.backends.cursor.client import AGENT, BridgeUnreachable, ConnectError, of_error
 from toolwire.backends.cursor.options import CursorOptions
-from toolwire.backends.cursor.reading import Reader
+from toolwire.backends.cursor.reading import SendReader
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Part, Result, ToolSpec
 
@@ -100,19 +100,19 @@ class Forgotten(ToolwireError):
     """The bridge does not know the agent any more: the conversation has to be told anew."""
 
 
-class Session:
-    def __init__(self, bridge: Bridge, line: Line, id: str, tools: frozenset[str]) -> None:
+class CursorSession:
+    def __init__(self, bridge: Bridge, line: BridgeConnection, id: str, tools: frozenset[str]) -> None:
         self.id = id
         self._bridge = bridge
         self._line = line
         self._tools = tools
         self._run: AgentRun | None = None
-        self._reader: Reader | None = None
+        self._reader: SendReader | None = None
         self._sending = False
         bridge.agents[id] = self._called
 
     @classmethod
-    async def create(cls, bridge: Bridge, options: CursorOptions, key: str, tools: Iterable[ToolSpec]) -> Session:
+    async def create(cls, bridge: Bridge, options: CursorOptions, key: str, tools: Iterable[ToolSpec]) -> CursorSession:
         tools = tuple(tools)
         line = await bridge.line()
         session = cls(bridge, line, f"agent-{uuid.uuid4()}", frozenset(tool.name for tool in tools))
@@ -124,7 +124,7 @@ class Session:
                 raise ToolwireError("backend", "Cursor's bridge made an agent with another id than was asked for.")
         except BaseException as error:
             bridge.later(session.close())  # it may have been made nevertheless
-            if isinstance(error, Unreachable):
+            if isinstance(error, BridgeUnreachable):
                 raise await line.lost(error) from error
             if isinstance(error, ConnectError):
                 raise ToolwireError.of(of_error(error)) from error
@@ -138,7 +138,7 @@ class Session:
     async def say(self, run: AgentRun, text: str, images: Iterable[ImagePart] = ()) -> None:
         """Tells the agent something, and reads its answer to the end. Raises what it failed with."""
         self._run = run
-        self._reader = reader = Reader(run, self._tools)
+        self._reader = reader = SendReader(run, self._tools)
         self._sending = True
         try:
             async with aclosing(self._line.client.stream(f"{AGENT}/Send", send(self.id, text, images))) as messages:
@@ -146,7 +146,7 @@ class Session:
                     if run.tap is not None:
                         run.tap("message", message)
                     reader.feed(message)
-        except Unreachable as error:
+        except BridgeUnreachable as error:
             if not reader.over:
                 raise await self._line.lost(error) from error
         except ConnectError as error:

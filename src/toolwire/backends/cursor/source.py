@@ -10,7 +10,7 @@ from typing import Any
 from toolwire.backends.base import Backend
 from toolwire.backends.cursor.backend import CursorBackend, require_key
 from toolwire.backends.cursor.bridge import Bridge
-from toolwire.backends.cursor.client import CURSOR, ConnectError, Unreachable, of_error
+from toolwire.backends.cursor.client import CURSOR, BridgeUnreachable, ConnectError, of_error
 from toolwire.backends.cursor.options import CursorOptions
 from toolwire.core.errors import ToolwireError
 
@@ -22,7 +22,7 @@ from toolwire.core.errors import ToolwireError
 FRESH_S = 300.0
 
 
-class Models:
+class CursorModels:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ids: tuple[str, ...] | None = None
@@ -44,7 +44,7 @@ class Models:
         line = await bridge.line()
         try:
             told: Any = await line.client.unary(f"{CURSOR}/ListModels", {"options": {"apiKey": key}} if key else {})
-        except Unreachable as error:
+        except BridgeUnreachable as error:
             raise await line.lost(error) from error
         except ConnectError as error:
             raise ToolwireError.of(of_error(error)) from error
@@ -58,7 +58,7 @@ class CursorSource:
         self._options = CursorOptions(**options)
         self._own = CursorBackend(id, self._options)
         """Holds the bridge, and asks it; serves no turn."""
-        self._models = Models()
+        self._models = CursorModels()
 
     async def names(self) -> Sequence[str]:
         bridge = self._own.bridge

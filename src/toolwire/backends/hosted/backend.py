@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
 from toolwire.backends.hosted import library
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions, capabilities
 from toolwire.backends.hosted.thinking import CallMemory
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 
@@ -106,7 +107,7 @@ LIST_S = 5.0
 Json = Any
 
 
-class Listing(NamedTuple):
+class ModelListing(NamedTuple):
     """Where a provider lists its models, how it is asked, and how the answer names those that write."""
 
     base_url: str
@@ -124,14 +125,14 @@ def _gemini_names(body: Json) -> list[str]:
     return [str(entry["name"]).removeprefix("models/") for entry in writers]
 
 
-LISTINGS: dict[str, Listing] = {
-    "anthropic": Listing(
+LISTINGS: dict[str, ModelListing] = {
+    "anthropic": ModelListing(
         "https://api.anthropic.com",
         "/v1/models?limit=1000",
         lambda key: {"x-api-key": key, "anthropic-version": "2023-06-01"},
         _claude_names,
     ),
-    "google": Listing(
+    "google": ModelListing(
         "https://generativelanguage.googleapis.com", "/v1beta/models?pageSize=1000", lambda key: {"x-goog-api-key": key}, _gemini_names
     ),
 }

@@ -96,9 +96,9 @@ class Loaded:
     async def _ask(self, request: Any, memory: CallMemory) -> AsyncGenerator[tuple[StreamedResponse, Batch], None]:
         from pydantic_ai.direct import model_request_stream
 
-        from toolwire.backends.hosted.read import AnswerReader
+        from toolwire.backends.hosted.read import HostedReader
 
-        reader = AnswerReader(memory, PROVIDERS[self.options.provider].summaries)
+        reader = HostedReader(memory, PROVIDERS[self.options.provider].summaries)
         opened = model_request_stream(
             self.model, request.messages, model_settings=request.settings, model_request_parameters=request.parameters, instrument=False
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from toolwire.backends.base import Capabilities
+from toolwire.core.capabilities import Capabilities
 from toolwire.emulate.dialects import select
 
 # --- providers ------------------------------------------------------------

@@ -40,7 +40,7 @@ FAILED: dict[str, str] = {
 }
 
 
-class AnswerReader:
+class HostedReader:
     """Reads one answer: `feed` its events, then `finish`."""
 
     def __init__(self, memory: CallMemory, summaries: bool = False) -> None:

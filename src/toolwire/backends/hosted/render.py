@@ -145,13 +145,13 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HostedRequest:
     messages: list[ModelMessage]
     settings: ModelSettings
     parameters: ModelRequestParameters
 
 
-def render(turn: Turn, target: Target, memory: CallMemory) -> Request:
+def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
     signed = {item.call_id: memory.recall(item.call_id, item.name) for item in turn.items if isinstance(item, Call)}
     thought = thinking.decide(turn, target.options, target.profile, _loop_is_signed(turn.items, signed))
     instructions = [turn.instructions] if turn.instructions and turn.instructions.strip() else []
@@ -166,7 +166,7 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> Request:
     parameters = ModelRequestParameters(function_tools=tools, allow_text_output=True)
     if native is not None:
         parameters = replace(parameters, output_mode="native", output_object=native)
-    return Request(messages, settings, parameters)
+    return HostedRequest(messages, settings, parameters)
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------------------------------

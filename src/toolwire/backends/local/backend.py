@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from toolwire.backends.base import Batch, Capabilities, Strategy, frame_tap
-from toolwire.backends.local.model import Model, Stream, give_back, lacking, take
+from toolwire.backends.base import Batch, frame_tap
+from toolwire.backends.local.completions import FIELDS, LocalReader, grammar_of, render
+from toolwire.backends.local.model import LocalModel, Stream, give_back, lacking, take
 from toolwire.backends.local.options import SMALL, LocalOptions
-from toolwire.backends.local.wire import FIELDS, Reader, grammar_of, render
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.turn import Turn
 
 _CAPABILITIES = Capabilities(
@@ -35,7 +36,7 @@ class LocalBackend:
     def __init__(self, id: str, options: LocalOptions | None = None) -> None:
         self.id = id
         self.options = options or LocalOptions()
-        self._model: Model | None = None
+        self._model: LocalModel | None = None
 
     def alias(self, name: str) -> str | None:
         return None
@@ -58,7 +59,7 @@ class LocalBackend:
             self._model = take(self.options)
         model = self._model
         await model.load()
-        stream, reader = Stream(asyncio.get_running_loop()), Reader(turn.api)
+        stream, reader = Stream(asyncio.get_running_loop()), LocalReader(turn.api)
         job = model.submit(lambda: self._body(turn, model), stream)
         tap = frame_tap()
         try:
@@ -74,7 +75,7 @@ class LocalBackend:
             stream.cancelled = True
             job.cancel()
 
-    def _body(self, turn: Turn, model: Model) -> bytes:
+    def _body(self, turn: Turn, model: LocalModel) -> bytes:
         """The request, with a grammar that is known to be read. In the thread that decodes."""
         limits, small = self.options.limits(model.size), model.size < SMALL
         grammar = grammar_of(turn, limits, small=small)

@@ -84,7 +84,7 @@ _SPARE = 1 << 30
 _import_lock = threading.Lock()
 
 
-class Model:
+class LocalModel:
     """One loaded file. `users` are the backends that hold it."""
 
     def __init__(self, key: Key) -> None:
@@ -190,7 +190,7 @@ class Model:
 
 # --- sharing -----------------------------------------------------------------------------------------------------------------------------------
 
-_models: dict[Key, Model] = {}
+_models: dict[Key, LocalModel] = {}
 _models_lock = threading.Lock()
 
 
@@ -210,16 +210,16 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
     return "no model was pulled", "toolwire local pull"
 
 
-def take(options: LocalOptions) -> Model:
+def take(options: LocalOptions) -> LocalModel:
     """The model of these options, to be given back with `give_back`."""
     key = key_of(options)
     with _models_lock:
-        model = _models.get(key) or _models.setdefault(key, Model(key))
+        model = _models.get(key) or _models.setdefault(key, LocalModel(key))
         model.users += 1
     return model
 
 
-async def give_back(model: Model) -> None:
+async def give_back(model: LocalModel) -> None:
     with _models_lock:
         model.users -= 1
         last = model.users == 0

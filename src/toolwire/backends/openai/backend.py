@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from toolwire.backends.base import Batch, Capabilities, FrameTap, Strategy, frame_tap
+from toolwire.backends.base import Batch, FrameTap, frame_tap
 from toolwire.backends.openai.discover import Probe, facts_of, identify, list_models
 from toolwire.backends.openai.failures import (
     TransportFault,
@@ -37,6 +37,7 @@ from toolwire.backends.openai.read import AnswerReader, PrefillEcho, prefill_of
 from toolwire.backends.openai.render import Body, render
 from toolwire.backends.openai.strategy import FORGET_S, STATUSES, Refused, ToolSupport, refused
 from toolwire.backends.openai.transport import Reply, Transport, decoded, shared_transport
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Turn

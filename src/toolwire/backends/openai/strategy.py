@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from toolwire.backends.base import Capabilities, Constrained, Recalled, Strategy
 from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import PASSABLE, Choice, Profile
 from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
+from toolwire.core.capabilities import Capabilities, Constrained, Recalled, Strategy
 from toolwire.emulate.dialects.families import dialects_of
 
 # --- refusals -----------------------------------------------------------------------------------------------

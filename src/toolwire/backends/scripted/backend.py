@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from toolwire.backends.base import Batch, Capabilities, Strategy
+from toolwire.backends.base import Batch
 from toolwire.backends.scripted.demo import as_read, demo, words_of
 from toolwire.backends.scripted.script import ScriptError, Step, parse_script
+from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.core.turn import Call, Message, Result, TextPart, Turn

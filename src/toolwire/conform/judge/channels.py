@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import NoReturn
 
-from toolwire.conform.judge.shape import COUNT, FILLED, LIST, OBJECT, TEXT, Check, Shape, or_null
+from toolwire.conform.judge.shape import COUNT, FILLED, LIST, OBJECT, TEXT, ObjectShape, ValueCheck, or_null
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +63,23 @@ TERMINALS = {"response.completed": "completed", "response.incomplete": "incomple
 ITEM_ADDED, ITEM_DONE, ERROR_EVENT = "response.output_item.added", "response.output_item.done", "error"
 
 
-def _events() -> dict[str, Shape]:
-    common: dict[str, Check] = {"type": FILLED, "sequence_number": COUNT}
-    place: dict[str, Check] = {"item_id": FILLED, "output_index": COUNT}
-    shapes = {event: Shape(event, {**common, "response": OBJECT}) for event in (*OPENING, *TERMINALS)}
-    shapes |= {event: Shape(event, {**common, "output_index": COUNT, "item": OBJECT}) for event in (ITEM_ADDED, ITEM_DONE)}
-    shapes[ERROR_EVENT] = Shape("error", {**common, "message": FILLED, "code": or_null(TEXT), "param": or_null(TEXT)})
+def _events() -> dict[str, ObjectShape]:
+    common: dict[str, ValueCheck] = {"type": FILLED, "sequence_number": COUNT}
+    place: dict[str, ValueCheck] = {"item_id": FILLED, "output_index": COUNT}
+    shapes = {event: ObjectShape(event, {**common, "response": OBJECT}) for event in (*OPENING, *TERMINALS)}
+    shapes |= {event: ObjectShape(event, {**common, "output_index": COUNT, "item": OBJECT}) for event in (ITEM_ADDED, ITEM_DONE)}
+    shapes[ERROR_EVENT] = ObjectShape("error", {**common, "message": FILLED, "code": or_null(TEXT), "param": or_null(TEXT)})
     for event, frame in (PART_ADDED | PART_DONE).items():
-        shapes[event] = Shape(event, {**common, **place, PART_INDEX[frame]: COUNT, "part": OBJECT})
+        shapes[event] = ObjectShape(event, {**common, **place, PART_INDEX[frame]: COUNT, "part": OBJECT})
     for channel in CHANNELS:
         where = {**common, **place} | ({channel.index: COUNT} if channel.index else {}) | ({"logprobs": LIST} if channel.logprobs else {})
-        named: dict[str, Check] = {"name": FILLED} if channel.name else {}
-        shapes[channel.delta] = Shape(channel.delta, {**where, "delta": TEXT}, {"obfuscation": TEXT})
-        shapes[channel.done] = Shape(channel.done, {**where, **named, channel.field: TEXT})
+        named: dict[str, ValueCheck] = {"name": FILLED} if channel.name else {}
+        shapes[channel.delta] = ObjectShape(channel.delta, {**where, "delta": TEXT}, {"obfuscation": TEXT})
+        shapes[channel.done] = ObjectShape(channel.done, {**where, **named, channel.field: TEXT})
     return shapes
 
 
-EVENTS: dict[str, Shape] = _events()
+EVENTS: dict[str, ObjectShape] = _events()
 
 
 # --- growing ------------------------------------------------------------

@@ -34,7 +34,7 @@ ENVELOPE = ("id", "object", "created", "model")
 TEXTS = ("content", "refusal", "reasoning_content")
 
 
-class Call:
+class StreamedCall:
     """A call as far as it was streamed. `kind`: function, custom, or function_call of the legacy dialect."""
 
     def __init__(self, kind: str, name: str, text: str) -> None:
@@ -49,7 +49,7 @@ class Call:
             findings.add(verdict[0], f"call {self.name!r}: {verdict[1]}")
 
 
-class Choice:
+class ChoiceJudge:
     """The automaton of one choice."""
 
     def __init__(self, index: int, options: Options, findings: Findings) -> None:
@@ -57,7 +57,7 @@ class Choice:
         self._options = options
         self._findings = findings
         self._role = False
-        self._calls: list[Call] = []
+        self._calls: list[StreamedCall] = []
         self._ids: set[str] = set()
         self.finish: str | None = None
 
@@ -113,16 +113,16 @@ class Choice:
             return
         self._findings.check(call["id"] not in self._ids, "call_id_repeated", f"two calls have the id {call['id']!r}")
         self._ids.add(call["id"])
-        self._begin(Call(shapes.kind, call[shapes.kind]["name"], call[shapes.kind][shapes.text]))
+        self._begin(StreamedCall(shapes.kind, call[shapes.kind]["name"], call[shapes.kind][shapes.text]))
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: StreamedCall) -> None:
         if self._calls and not self._calls[-1].closed:
             self._calls[-1].judge(self._findings, cut=False)
             self._calls[-1].closed = True
         declared(self._findings, self._options, call.name)
         self._calls.append(call)
 
-    def _extend(self, call: dict[str, Any], target: Call) -> None:
+    def _extend(self, call: dict[str, Any], target: StreamedCall) -> None:
         shapes = CALL_KINDS[target.kind]
         outer, inner = shapes.fragment
         for holder, keys in ((call, ("id", "type")), (call.get(shapes.kind), ("name",))):
@@ -137,7 +137,7 @@ class Choice:
     def _function_call(self, call: dict[str, Any]) -> None:
         if not self._calls:
             if self._findings.fits(FUNCTION_CALL, call):
-                self._begin(Call("function_call", call["name"], call["arguments"]))
+                self._begin(StreamedCall("function_call", call["name"], call["arguments"]))
         elif "name" in call:
             self._findings.add("call_repeated", "a legacy turn has one call, and its name is sent once")
         elif self._findings.fits(FUNCTION_CALL_FRAGMENT, call):
@@ -167,7 +167,7 @@ class ChatJudge:
         self._options = options
         self._findings = findings
         self._envelope: dict[str, Any] | None = None
-        self._choices: dict[int, Choice] = {}
+        self._choices: dict[int, ChoiceJudge] = {}
         self._usage = False
         self._done = False
         self._failed = False
@@ -222,10 +222,10 @@ class ChatJudge:
             if self._findings.fits(CHUNK_CHOICE, choice) and self._findings.fits(DELTA, choice["delta"]):
                 self._choice(choice["index"]).feed(choice["delta"], choice["finish_reason"])
 
-    def _choice(self, index: int) -> Choice:
+    def _choice(self, index: int) -> ChoiceJudge:
         if index not in self._choices:
             self._findings.check(index == len(self._choices), "choice_index", f"choice {index} opens when {len(self._choices)} are there")
-            self._choices[index] = Choice(index, self._options, self._findings)
+            self._choices[index] = ChoiceJudge(index, self._options, self._findings)
         return self._choices[index]
 
     def _usage_chunk(self, chunk: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ValueCheck:
     """`expected` says in words what `holds` tests."""
 
     expected: str
@@ -19,13 +19,13 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ObjectShape:
     name: str
-    required: Mapping[str, Check]
-    optional: Mapping[str, Check] = field(default_factory=dict)
+    required: Mapping[str, ValueCheck]
+    optional: Mapping[str, ValueCheck] = field(default_factory=dict)
 
 
-def misfits(shape: Shape, value: object) -> Iterator[tuple[str, str]]:
+def misfits(shape: ObjectShape, value: object) -> Iterator[tuple[str, str]]:
     """Every way in which the value departs from the shape, as (code, message)."""
     if not isinstance(value, dict):
         yield "wrong_value", f"{shape.name} must be an object, not {_show(value)}"
@@ -50,42 +50,46 @@ def _show(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def only(*values: Any) -> Check:
-    return Check(" or ".join(repr(value) for value in values), lambda found: any(found == value and type(found) is type(value) for value in values))
+def only(*values: Any) -> ValueCheck:
+    return ValueCheck(
+        " or ".join(repr(value) for value in values), lambda found: any(found == value and type(found) is type(value) for value in values)
+    )
 
 
-def or_null(check: Check) -> Check:
-    return Check(f"{check.expected} or null", lambda found: found is None or check.holds(found))
+def or_null(check: ValueCheck) -> ValueCheck:
+    return ValueCheck(f"{check.expected} or null", lambda found: found is None or check.holds(found))
 
 
-ANY = Check("anything", lambda found: True)
-TEXT = Check("a string", lambda found: isinstance(found, str))
-FILLED = Check("a non-empty string", lambda found: isinstance(found, str) and found != "")
-COUNT = Check("an integer from 0", lambda found: isinstance(found, int) and not isinstance(found, bool) and found >= 0)
-TIME = Check("seconds from 0", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool) and found >= 0)
-NUMBER = Check("a number", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool))
-FLAG = Check("true or false", lambda found: isinstance(found, bool))
-OBJECT = Check("an object", lambda found: isinstance(found, dict))
-LIST = Check("a list", lambda found: isinstance(found, list))
-FILLED_LIST = Check("a non-empty list", lambda found: isinstance(found, list) and len(found) > 0)
+ANY = ValueCheck("anything", lambda found: True)
+TEXT = ValueCheck("a string", lambda found: isinstance(found, str))
+FILLED = ValueCheck("a non-empty string", lambda found: isinstance(found, str) and found != "")
+COUNT = ValueCheck("an integer from 0", lambda found: isinstance(found, int) and not isinstance(found, bool) and found >= 0)
+TIME = ValueCheck("seconds from 0", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool) and found >= 0)
+NUMBER = ValueCheck("a number", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool))
+FLAG = ValueCheck("true or false", lambda found: isinstance(found, bool))
+OBJECT = ValueCheck("an object", lambda found: isinstance(found, dict))
+LIST = ValueCheck("a list", lambda found: isinstance(found, list))
+FILLED_LIST = ValueCheck("a non-empty list", lambda found: isinstance(found, list) and len(found) > 0)
 
 # --- errors, in both APIs ----------------------------------------------------------------------------------------------------------------------
 
-ERROR_BODY = Shape("error body", {"error": OBJECT})
-ERROR = Shape("error", {"message": FILLED, "type": FILLED, "param": or_null(TEXT), "code": or_null(TEXT)})
+ERROR_BODY = ObjectShape("error body", {"error": OBJECT})
+ERROR = ObjectShape("error", {"message": FILLED, "type": FILLED, "param": or_null(TEXT), "code": or_null(TEXT)})
 
 # --- chat completions --------------------------------------------------------------------------------------------------------------------------
 
 FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _CHAT_EXTRAS = {"service_tier": or_null(TEXT), "system_fingerprint": or_null(TEXT), "moderation": ANY}
 
-CHUNK = Shape(
+CHUNK = ObjectShape(
     "chunk",
     {"id": FILLED, "object": only("chat.completion.chunk"), "created": COUNT, "model": FILLED, "choices": LIST},
     {"usage": or_null(OBJECT), "obfuscation": TEXT, **_CHAT_EXTRAS},
 )
-CHUNK_CHOICE = Shape("choice", {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))}, {"logprobs": or_null(OBJECT)})
-DELTA = Shape(
+CHUNK_CHOICE = ObjectShape(
+    "choice", {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))}, {"logprobs": or_null(OBJECT)}
+)
+DELTA = ObjectShape(
     "delta",
     {},
     {
@@ -97,21 +101,21 @@ DELTA = Shape(
         "function_call": OBJECT,
     },
 )
-COMPLETION = Shape(
+COMPLETION = ObjectShape(
     "completion",
     {"id": FILLED, "object": only("chat.completion"), "created": COUNT, "model": FILLED, "choices": FILLED_LIST},
     {"usage": OBJECT, "metadata": ANY, **_CHAT_EXTRAS},
 )
-COMPLETION_CHOICE = Shape("choice", {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)})
-MESSAGE = Shape(
+COMPLETION_CHOICE = ObjectShape("choice", {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)})
+MESSAGE = ObjectShape(
     "message",
     {"role": only("assistant"), "content": or_null(TEXT), "refusal": or_null(TEXT)},
     {"tool_calls": FILLED_LIST, "function_call": OBJECT, "reasoning_content": or_null(TEXT), "annotations": LIST, "audio": or_null(OBJECT)},
 )
-FUNCTION_CALL = Shape("function_call", {"name": FILLED, "arguments": TEXT})
-FUNCTION_CALL_FRAGMENT = Shape("function_call", {"arguments": TEXT})
+FUNCTION_CALL = ObjectShape("function_call", {"name": FILLED, "arguments": TEXT})
+FUNCTION_CALL_FRAGMENT = ObjectShape("function_call", {"arguments": TEXT})
 
-CHAT_USAGE = Shape(
+CHAT_USAGE = ObjectShape(
     "usage",
     {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT},
     {"prompt_tokens_details": OBJECT, "completion_tokens_details": OBJECT},
@@ -120,8 +124,8 @@ _PROMPT_DETAILS = ("cached_tokens", "audio_tokens", "text_tokens", "image_tokens
 _COMPLETION_DETAILS = ("reasoning_tokens", "audio_tokens", "text_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
 CHAT_USAGE_SHAPES = (
     (None, CHAT_USAGE),
-    ("prompt_tokens_details", Shape("prompt_tokens_details", {}, dict.fromkeys(_PROMPT_DETAILS, COUNT))),
-    ("completion_tokens_details", Shape("completion_tokens_details", {}, dict.fromkeys(_COMPLETION_DETAILS, COUNT))),
+    ("prompt_tokens_details", ObjectShape("prompt_tokens_details", {}, dict.fromkeys(_PROMPT_DETAILS, COUNT))),
+    ("completion_tokens_details", ObjectShape("completion_tokens_details", {}, dict.fromkeys(_COMPLETION_DETAILS, COUNT))),
 )
 
 
@@ -132,28 +136,28 @@ class CallShapes:
     kind: str
     text: str
 
-    def _inner(self, required: Mapping[str, Check]) -> Shape:
-        return Shape(f"call.{self.kind}", required)
+    def _inner(self, required: Mapping[str, ValueCheck]) -> ObjectShape:
+        return ObjectShape(f"call.{self.kind}", required)
 
     @property
-    def whole(self) -> tuple[Shape, Shape]:
-        return Shape("call", {"id": FILLED, "type": only(self.kind), self.kind: OBJECT}), self._inner({"name": FILLED, self.text: TEXT})
+    def whole(self) -> tuple[ObjectShape, ObjectShape]:
+        return ObjectShape("call", {"id": FILLED, "type": only(self.kind), self.kind: OBJECT}), self._inner({"name": FILLED, self.text: TEXT})
 
     @property
-    def opener(self) -> tuple[Shape, Shape]:
-        outer = Shape("call opener", {"index": COUNT, "id": FILLED, "type": only(self.kind), self.kind: OBJECT})
+    def opener(self) -> tuple[ObjectShape, ObjectShape]:
+        outer = ObjectShape("call opener", {"index": COUNT, "id": FILLED, "type": only(self.kind), self.kind: OBJECT})
         return outer, self._inner({"name": FILLED, self.text: TEXT})
 
     @property
-    def fragment(self) -> tuple[Shape, Shape]:
-        return Shape("call fragment", {"index": COUNT, self.kind: OBJECT}), self._inner({self.text: TEXT})
+    def fragment(self) -> tuple[ObjectShape, ObjectShape]:
+        return ObjectShape("call fragment", {"index": COUNT, self.kind: OBJECT}), self._inner({self.text: TEXT})
 
 
 CALL_KINDS = {"function": CallShapes("function", "arguments"), "custom": CallShapes("custom", "input")}
 
 # --- Responses ---------------------------------------------------------------------------------------------------------------------------------
 
-RESPONSE = Shape(
+RESPONSE = ObjectShape(
     "response",
     {
         "id": FILLED,
@@ -182,12 +186,12 @@ RESPONSE = Shape(
         **{"presence_penalty": or_null(NUMBER), "frequency_penalty": or_null(NUMBER)},
     },
 )
-RESPONSE_ERROR = Shape("response.error", {"code": FILLED, "message": FILLED}, {"param": or_null(TEXT), "type": or_null(TEXT)})
-INCOMPLETE_DETAILS = Shape("incomplete_details", {"reason": only("max_output_tokens", "content_filter")})
+RESPONSE_ERROR = ObjectShape("response.error", {"code": FILLED, "message": FILLED}, {"param": or_null(TEXT), "type": or_null(TEXT)})
+INCOMPLETE_DETAILS = ObjectShape("incomplete_details", {"reason": only("max_output_tokens", "content_filter")})
 RESPONSE_USAGE_SHAPES = (
     (
         None,
-        Shape(
+        ObjectShape(
             "usage",
             {
                 **{"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT},
@@ -195,30 +199,30 @@ RESPONSE_USAGE_SHAPES = (
             },
         ),
     ),
-    ("input_tokens_details", Shape("input_tokens_details", {"cached_tokens": COUNT, "cache_write_tokens": COUNT})),
-    ("output_tokens_details", Shape("output_tokens_details", {"reasoning_tokens": COUNT})),
+    ("input_tokens_details", ObjectShape("input_tokens_details", {"cached_tokens": COUNT, "cache_write_tokens": COUNT})),
+    ("output_tokens_details", ObjectShape("output_tokens_details", {"reasoning_tokens": COUNT})),
 )
 
 STATUS = only("in_progress", "completed", "incomplete")
 _CALL = {"id": FILLED, "call_id": FILLED, "name": FILLED}
 _CALL_EXTRAS = {"namespace": TEXT, "caller": ANY}
-ITEMS: dict[str, Shape] = {
-    "message": Shape(
+ITEMS: dict[str, ObjectShape] = {
+    "message": ObjectShape(
         "message",
         {"id": FILLED, "type": ANY, "status": STATUS, "role": only("assistant"), "content": LIST},
         {"phase": or_null(only("commentary", "final_answer"))},
     ),
-    "function_call": Shape("function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS),
-    "custom_tool_call": Shape("custom_tool_call", {"type": ANY, "input": TEXT, **_CALL}, {"status": STATUS, **_CALL_EXTRAS}),
-    "reasoning": Shape(
+    "function_call": ObjectShape("function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS),
+    "custom_tool_call": ObjectShape("custom_tool_call", {"type": ANY, "input": TEXT, **_CALL}, {"status": STATUS, **_CALL_EXTRAS}),
+    "reasoning": ObjectShape(
         "reasoning", {"id": FILLED, "type": ANY, "summary": LIST}, {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)}
     ),
 }
-PARTS: dict[str, Shape] = {
-    "output_text": Shape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}),
-    "refusal": Shape("refusal", {"type": ANY, "refusal": TEXT}),
-    "summary_text": Shape("summary_text", {"type": ANY, "text": TEXT}),
-    "reasoning_text": Shape("reasoning_text", {"type": ANY, "text": TEXT}),
+PARTS: dict[str, ObjectShape] = {
+    "output_text": ObjectShape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}),
+    "refusal": ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
+    "summary_text": ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
+    "reasoning_text": ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),
 }
 
 
@@ -263,7 +267,7 @@ class Findings:
     def add(self, code: str, message: str) -> None:
         self._found.append(Problem(code, message, self.position))
 
-    def fits(self, shape: Shape, value: object) -> bool:
+    def fits(self, shape: ObjectShape, value: object) -> bool:
         """Reports every misfit. False: the value can not be looked at further (an unknown key alone does no harm)."""
         usable = True
         for code, message in misfits(shape, value):
@@ -287,7 +291,7 @@ def declared(findings: Findings, options: Options, name: Any) -> None:
         findings.add("undeclared_tool", f"the called tool {name!r} was not declared")
 
 
-def check_usage(findings: Findings, shapes: Sequence[tuple[str | None, Shape]], usage: Mapping[str, Any], parts: tuple[str, str]) -> None:
+def check_usage(findings: Findings, shapes: Sequence[tuple[str | None, ObjectShape]], usage: Mapping[str, Any], parts: tuple[str, str]) -> None:
     """Judges a usage object: its own shape, its detail objects, and that the total is the sum."""
     for key, shape in shapes:
         value = usage if key is None else usage.get(key)

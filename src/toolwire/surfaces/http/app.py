@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolwire.access.gate import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder, KeyRecords
 from toolwire.cluster.forward import HOP, Forwarding
@@ -33,7 +34,6 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
-from toolwire.surfaces.http.auth import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
 from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, typed
 from toolwire.surfaces.http.resources import Models, Responses, Usage
 from toolwire.surfaces.http.streaming import Streaming

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
+from toolwire.access.gate import HeaderList, Headers
 from toolwire.access.keys import KeyHolder
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.events import Failure
-from toolwire.surfaces.http.auth import HeaderList, Headers
 from toolwire.wire.sse import encode
 
 # --- watch ------------------------------------------------------------

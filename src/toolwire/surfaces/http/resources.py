@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from toolwire.access.keys import KeyHolder
-from toolwire.access.usage import COUNTS, DAY, GROUPS, HOUR, Counts, Question, UsageBook
+from toolwire.access.usage import COUNTS, DAY, GROUPS, HOUR, Counts, UsageBook, UsageQuery
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.catalog import Catalog
 
@@ -136,7 +136,7 @@ class Usage:
         more = question.end < last
         return JSONResponse({"object": "page", "data": buckets, "has_more": more, "next_page": f"page_{question.end}" if more else None})
 
-    def _question(self, request: Request, holder: KeyHolder) -> tuple[Question, int]:
+    def _question(self, request: Request, holder: KeyHolder) -> tuple[UsageQuery, int]:
         """What is asked, cut to one page; and where the last page ends."""
         query = request.query_params
         name = query.get("bucket") or query.get("bucket_width") or "day"
@@ -155,7 +155,7 @@ class Usage:
         if most < 1:
             raise ToolwireError("invalid_value", "Expected a number from 1.", param="limit")
         end = min(last, start + most * width)
-        return Question(start, end, width, _keys(request, holder), _names(request, "model", "models") or None, _groups(request)), last
+        return UsageQuery(start, end, width, _keys(request, holder), _names(request, "model", "models") or None, _groups(request)), last
 
 
 def _keys(request: Request, holder: KeyHolder) -> tuple[str, ...] | None:

@@ -25,6 +25,7 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import Server
 
+from toolwire.access.gate import Proxies
 from toolwire.cluster.joining import ALONE, Part, advertised, check, join, worker_address
 from toolwire.cluster.workers import Tell, Workers
 from toolwire.gateway.pipeline import Gateway
@@ -32,7 +33,6 @@ from toolwire.observe.logs import say
 from toolwire.settings.types import ConfigError, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.auth import Proxies
 from toolwire.surfaces.http.protocol import GuardedProtocol, guard
 from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from prometheus_client import Gauge
 
-from toolwire.surfaces.http.auth import HeaderList
+from toolwire.access.gate import HeaderList
 from toolwire.surfaces.http.exchange import Exchange, Watch, typed
 from toolwire.wire.sse import KEEP_ALIVE
 

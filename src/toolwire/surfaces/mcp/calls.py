@@ -22,17 +22,17 @@ MOST_OPEN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class AskChannels:
     """How a person can be asked: by a form that the client shows, by the approvals inbox."""
 
     form: bool
     inbox: bool
 
 
-class Call:
+class McpCall:
     """A call, and the surface its questions go to."""
 
-    def __init__(self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: Ways) -> None:
+    def __init__(self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: AskChannels) -> None:
         self.call = call
         self.ways = ways
         self.key = ""
@@ -91,30 +91,30 @@ class Call:
             self._changed.clear()
 
 
-class Calls:
+class McpCalls:
     """All calls under way, and those that wait for their client to come back."""
 
     def __init__(self) -> None:
-        self._running: set[Call] = set()
-        self._waiting: dict[str, Call] = {}
+        self._running: set[McpCall] = set()
+        self._waiting: dict[str, McpCall] = {}
 
-    def begin(self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: Ways) -> Call | None:
+    def begin(self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: AskChannels) -> McpCall | None:
         """None: too many are open."""
         if len(self._running) >= MOST_OPEN:
             return None
-        begun = Call(toolbox, approvals, call, asking, ways)
+        begun = McpCall(toolbox, approvals, call, asking, ways)
         self._running.add(begun)
         begun.task.add_done_callback(lambda task: self._running.discard(begun))
         return begun
 
-    def wait(self, call: Call) -> str:
+    def wait(self, call: McpCall) -> str:
         """Lets the request end with the call's question; gives what brings the call back."""
         while len(self._waiting) >= MOST_OPEN:  # the oldest first: its client has not come back
             self._waiting.pop(next(iter(self._waiting))).task.cancel()
         self._waiting[call.key] = call
         return call.key
 
-    def resume(self, key: str, call: ToolCall) -> Call | None:
+    def resume(self, key: str, call: ToolCall) -> McpCall | None:
         """The call that waits under this key, once. It must be the very call that was asked about."""
         waiting = self._waiting.get(key)
         if waiting is None or (waiting.call.name, waiting.call.arguments) != (call.name, call.arguments):

@@ -15,9 +15,9 @@ from typing import Any
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
+from toolwire.access.gate import Gate, HeaderList
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.settings.types import ServerSettings
-from toolwire.surfaces.http.auth import Gate, HeaderList
 from toolwire.surfaces.mcp.server import GONE, VaultServer
 
 PATH = "/mcp"

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from toolwire.core.ids import random_id
 from toolwire.core.shown import clean, one_line
 from toolwire.surfaces import cards
-from toolwire.surfaces.mcp.calls import Call, Calls, Ways
+from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Tool, ToolCall, Touched
 from toolwire.tools.executor import UNEXPECTED, Toolbox
@@ -121,11 +121,11 @@ class VaultServer:
     ) -> None:
         self._toolbox = toolbox
         self._approvals = approvals
-        self._ways = Ways(form, inbox)
+        self._ways = AskChannels(form, inbox)
         self._vault = vault
         self._told = told
         self._session = random_id("mcp_")
-        self.calls = Calls()
+        self.calls = McpCalls()
         self.server: Server[Any] = Server(
             "toolwire",
             title="Toolwire vault",
@@ -165,15 +165,15 @@ class VaultServer:
         header = context.request.headers.get("mcp-session-id") if context.request is not None else None
         return Asking(f"{self._session}.{header[:12]}" if header else self._session, name, "mcp", vault=self._vault)
 
-    def _ways_for(self, context: Context) -> Ways:
+    def _ways_for(self, context: Context) -> AskChannels:
         """What is allowed, and what this client has. Elicitation without a mode means forms."""
         capabilities = context.session.client_capabilities
         has = capabilities.elicitation if capabilities is not None else None
         forms_there = has is not None and (has.form is not None or has.url is None)
         reachable = _is_modern(context) or context.session.can_send_request
-        return Ways(self._ways.form and forms_there and reachable, self._ways.inbox)
+        return AskChannels(self._ways.form and forms_there and reachable, self._ways.inbox)
 
-    async def _until_told(self, context: Context, call: Call) -> types.CallToolResult | types.InputRequiredResult:
+    async def _until_told(self, context: Context, call: McpCall) -> types.CallToolResult | types.InputRequiredResult:
         began = time.monotonic()
         gone = context.request.scope.get(GONE) if context.request is not None else None
         announced: Approval | None = None
@@ -195,12 +195,12 @@ class VaultServer:
             await _first(call.news(PROGRESS_EVERY_S), gone)
         return self._outcome(call)
 
-    def _question(self, call: Call, approval: Approval) -> types.InputRequiredResult:
+    def _question(self, call: McpCall, approval: Approval) -> types.InputRequiredResult:
         """The request ends with the question; the client comes back with the answer."""
         form = types.ElicitRequestFormParams(message=message(approval, self._toolbox.tools.get(approval.tool)), requested_schema=schema(approval))
         return types.InputRequiredResult(input_requests={approval.id: types.ElicitRequest(params=form)}, request_state=self.calls.wait(call))
 
-    async def _elicit(self, context: Context, call: Call, approval: Approval) -> None:
+    async def _elicit(self, context: Context, call: McpCall, approval: Approval) -> None:
         """Puts the question while the request is open, until it is answered, here or elsewhere."""
         words = message(approval, self._toolbox.tools.get(approval.tool))
         asking = asyncio.ensure_future(context.session.elicit_form(words, schema(approval), context.request_id))
@@ -224,7 +224,7 @@ class VaultServer:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
-    def _outcome(self, call: Call) -> types.CallToolResult:
+    def _outcome(self, call: McpCall) -> types.CallToolResult:
         if call.task.cancelled():
             return refused("The call was cancelled")
         error = call.task.exception()
@@ -237,7 +237,7 @@ class VaultServer:
         return told(outcome)
 
 
-def _answered(call: Call, responses: types.InputResponses) -> None:
+def _answered(call: McpCall, responses: types.InputResponses) -> None:
     """The answer that a client brings back, if it is one to the question that is open."""
     answer = responses.get(call.open.id) if call.open is not None else None
     if call.open is not None and isinstance(answer, types.ElicitResult):

@@ -18,7 +18,7 @@ from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScree
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools import rules
-from toolwire.tools.loop import Conversation, Did, Ended, Said
+from toolwire.tools.loop import Conversation, Did, Ended, SaidText
 
 LARGEST = 2 * 1024 * 1024
 """So many characters of stdin are taken as context."""
@@ -64,7 +64,7 @@ async def _turn(conversation: Conversation, question: str, screen: Screen) -> di
     async with aclosing(conversation.turn(question)) as happenings:
         async for happening in happenings:
             show(screen, happening)
-            if isinstance(happening, Said):
+            if isinstance(happening, SaidText):
                 said.append(happening.text)
             elif isinstance(happening, Did):
                 said.clear()  # what was said before a tool answered is no answer

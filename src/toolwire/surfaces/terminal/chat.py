@@ -25,7 +25,7 @@ from toolwire.surfaces import conversation_note
 from toolwire.surfaces.cards import Row
 from toolwire.surfaces.terminal.approvals import grant_lines
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, require_extra, show
-from toolwire.surfaces.terminal.session import Session, ToolSource, opened, person_is_here, settings_of
+from toolwire.surfaces.terminal.session import TerminalSession, ToolSource, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.approvals import LIFETIME_S
 from toolwire.tools.loop import Conversation
@@ -203,7 +203,7 @@ async def _chat(arguments: argparse.Namespace, settings: Settings, source: ToolS
 class Chat:
     """A conversation, its screen, and the turn that runs."""
 
-    def __init__(self, session: Session, model: str, screen: Screen, person: bool) -> None:
+    def __init__(self, session: TerminalSession, model: str, screen: Screen, person: bool) -> None:
         self.session = session
         self.screen = screen
         self.model = model
@@ -271,7 +271,7 @@ class Chat:
 class Prompt:
     """The line editor with its history. Ctrl-C clears the line, Ctrl-D ends the chat."""
 
-    def __init__(self, session: Session, chat: Chat) -> None:
+    def __init__(self, session: TerminalSession, chat: Chat) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.key_binding import KeyBindings

@@ -22,7 +22,7 @@ from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_pe
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools import rules
-from toolwire.tools.loop import Called, Conversation, Ended, Said
+from toolwire.tools.loop import Called, Conversation, Ended, SaidText
 from toolwire.vault.edits import dominant
 from toolwire.vault.paths import unix
 
@@ -195,7 +195,7 @@ async def _answer(conversation: Conversation, told: conversation_note.NoteConver
     try:
         async with aclosing(conversation.turn(None)) as happenings:
             async for happening in happenings:
-                if isinstance(happening, Said):
+                if isinstance(happening, SaidText):
                     words = guard.feed(happening.text)
                     appender.write(words, before=header if words and not begun else "")
                     begun = begun or bool(words)

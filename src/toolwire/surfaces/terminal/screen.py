@@ -65,9 +65,9 @@ def require_extra(command: str) -> None:
 
 def show(screen: Screen, happening: loop.Happening) -> None:
     """One thing that a turn tells."""
-    if isinstance(happening, loop.Said):
+    if isinstance(happening, loop.SaidText):
         screen.said(happening.text)
-    elif isinstance(happening, loop.Thought):
+    elif isinstance(happening, loop.ThoughtText):
         screen.thought(happening.text)
     elif isinstance(happening, loop.Called):
         screen.rows(cards.called(happening.calls))

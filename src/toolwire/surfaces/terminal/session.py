@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import signal
 import sys
@@ -34,10 +33,11 @@ ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Too
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
     """The vault's own tools. The first build of its index is waited for, and shown, where somebody looks on."""
     if sys.stderr.isatty():
-        from toolwire.cli.vault import first_build
+        from toolwire.surfaces.terminal.indexing import first_build
 
         await first_build(root, settings.vault.include, settings.vault.exclude)
-    vault_tools: Any = importlib.import_module("toolwire.tools.vault_tools")
+    from toolwire.tools import vault_tools
+
     async with vault_tools.opened(settings, root) as tools:
         yield tools
 
@@ -47,7 +47,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
-class Session:
+class TerminalSession:
     """One conversation's surroundings. `opened` makes one."""
 
     def __init__(self, settings: Settings, gateway: Gateway, store: Store, approvals: Approvals, source: ToolSource, name: str) -> None:
@@ -137,13 +137,13 @@ def _spellings(named: str) -> list[str]:
 @asynccontextmanager
 async def opened(
     settings: Settings, vault: str | None, name: str, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[TerminalSession]:
     """A session, with its vault opened. Closing it closes all."""
     async with Store(settings.store.url) as store:
         gateway = Gateway(settings, store=store)
         try:
             await gateway.start()
-            session = Session(settings, gateway, store, Approvals(store, lifetime_s=lifetime_s), source or vault_source, name)
+            session = TerminalSession(settings, gateway, store, Approvals(store, lifetime_s=lifetime_s), source or vault_source, name)
             try:
                 await session.open_vault(vault)
                 yield session

@@ -143,7 +143,7 @@ class KeySurface(_PersonSurface):
     """By keys. Needs the extra `chat`."""
 
     async def put(self, approval: Approval, place: str) -> None:
-        from toolwire.surfaces.terminal import keys
+        from toolwire.surfaces.terminal import keyboard
 
         question = _Question(approval)
         try:
@@ -151,13 +151,13 @@ class KeySurface(_PersonSurface):
                 if question.fresh:
                     self.screen.card(cards.card(question.now(), self.tool(approval), place="as edited"))
                     question.fresh = False
-                key = await self.unless_decided(approval, keys.choose(question.text(place), question.keys()))
+                key = await self.unless_decided(approval, keyboard.choose(question.text(place), question.keys()))
                 await {"a": self._approve, "d": self._deny, "e": self._edit, "r": self._remember, "v": self._view}[key](question)
-        except keys.Stopped:
+        except keyboard.Stopped:
             await self.stopped()
 
     async def _approve(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keys import Picker
+        from toolwire.surfaces.terminal.keyboard import Picker
 
         picked: tuple[str, ...] | None = None
         if question.approval.shown.pick and question.edited is None:
@@ -170,7 +170,7 @@ class KeySurface(_PersonSurface):
         question.done = True
 
     async def _deny(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keys import line
+        from toolwire.surfaces.terminal.keyboard import line
 
         reason = await self.unless_decided(question.approval, line("Reason (optional; esc: back): "))
         if reason is not None:
@@ -178,7 +178,7 @@ class KeySurface(_PersonSurface):
             question.done = True
 
     async def _edit(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keys import line
+        from toolwire.surfaces.terminal.keyboard import line
 
         tool, toolbox = self.tool(question.approval), self._toolbox()
         if tool is None or toolbox is None:
@@ -198,7 +198,7 @@ class KeySurface(_PersonSurface):
             self.screen.rows([("warning", one_line(str(error), 300))])
 
     async def _remember(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keys import ESCAPE, choose
+        from toolwire.surfaces.terminal.keyboard import ESCAPE, choose
 
         folder = folder_of(question.now().shown)
         choices: dict[str, Scope] = {"s": "session", **({"f": "folder"} if folder else {}), "t": "tool"}

@@ -22,7 +22,7 @@ OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClientShape:
     """How a client asks. `origin`: it is a page of a browser and sends a preflight. `results`: how it hands a tool's result back."""
 
     api: Api = "chat"
@@ -40,7 +40,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GuideStep:
     """One thing to do: a `value` to put into a field, or `code` to paste. `keys`: only where the server wants a key, or only where it does not."""
 
     label: str
@@ -57,17 +57,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientGuide:
     id: str
     name: str
     summary: str
     docs: str
-    shape: Shape
-    steps: tuple[Step, ...]
-    keyed: Shape | None = None
+    shape: ClientShape
+    steps: tuple[GuideStep, ...]
+    keyed: ClientShape | None = None
     """Another shape, where a key is wanted."""
 
-    def shaped(self, needs_key: bool) -> Shape:
+    def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
 
     def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, Any]:
@@ -194,129 +194,133 @@ curl -s «base»/chat/completions -H 'content-type: application/json'«? -H "aut
 }'
 """
 
-_IN_ENVIRONMENT = Step("The key, in the environment", code='export TOOLWIRE_API_KEY="«key»"\n', language="bash", keys=True)
+_IN_ENVIRONMENT = GuideStep("The key, in the environment", code='export TOOLWIRE_API_KEY="«key»"\n', language="bash", keys=True)
 
-CLIENTS: tuple[Client, ...] = (
-    Client(
+CLIENTS: tuple[ClientGuide, ...] = (
+    ClientGuide(
         "obsidian-copilot",
         "Obsidian Copilot",
         "Version 4: Settings, add a custom model.",
         "docs/clients.md#obsidian-copilot",
-        Shape(origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""),
+        ClientShape(origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""),
         (
-            Step("Model name", value="«model»"),
-            Step("Provider", value="3rd party (openai format)"),
-            Step("Base URL", value="«base»", note="With /v1."),
-            Step("API key", value="«key»", note="Any text will do: this server wants no key.", keys=False),
-            Step("API key", note="One of your server.keys.", keys=True),
-            Step("Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."),
+            GuideStep("Model name", value="«model»"),
+            GuideStep("Provider", value="3rd party (openai format)"),
+            GuideStep("Base URL", value="«base»", note="With /v1."),
+            GuideStep("API key", value="«key»", note="Any text will do: this server wants no key.", keys=False),
+            GuideStep("API key", note="One of your server.keys.", keys=True),
+            GuideStep("Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."),
         ),
     ),
-    Client(
+    ClientGuide(
         "chatgpt-md",
         "ChatGPT MD",
         "Version 3: Settings.",
         "docs/clients.md#chatgpt-md",
-        Shape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
+        ClientShape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
         (
-            Step(
+            GuideStep(
                 "LM Studio URL",
                 value="«root»",
                 note="Without /v1, and with 127.0.0.1 instead of localhost. This slot fits best: it lists every model and speaks chat completions.",
                 keys=False,
             ),
-            Step("Model, in the note's frontmatter", code="model: lmstudio@«model»\n", language="yaml", keys=False),
-            Step("OpenAI URL", value="«root»", note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.", keys=True),
-            Step("OpenAI API key", note="One of your server.keys.", keys=True),
-            Step(
+            GuideStep("Model, in the note's frontmatter", code="model: lmstudio@«model»\n", language="yaml", keys=False),
+            GuideStep("OpenAI URL", value="«root»", note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.", keys=True),
+            GuideStep("OpenAI API key", note="One of your server.keys.", keys=True),
+            GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
                 language="yaml",
                 note="This slot lists only IDs that look like OpenAI's, such as gpt-4o; others work where they are written by hand.",
                 keys=True,
             ),
-            Step("Tool calling", value="on", note="It is off by default."),
-            Step("Tool-enabled models", value="«model»", note="Add this line: the plugin offers tools only to the models on that list."),
+            GuideStep("Tool calling", value="on", note="It is off by default."),
+            GuideStep("Tool-enabled models", value="«model»", note="Add this line: the plugin offers tools only to the models on that list."),
         ),
-        keyed=Shape("responses", turns="/v1/responses", results="user", content=""),
+        keyed=ClientShape("responses", turns="/v1/responses", results="user", content=""),
     ),
-    Client(
+    ClientGuide(
         "opencode",
         "OpenCode",
         "opencode.json in your project, or in ~/.config/opencode/.",
         "docs/clients.md#opencode",
-        Shape(body={"tool_choice": "auto"}),
+        ClientShape(body={"tool_choice": "auto"}),
         (
-            Step("opencode.json", code=OPENCODE_JSON, language="json"),
+            GuideStep("opencode.json", code=OPENCODE_JSON, language="json"),
             _IN_ENVIRONMENT,
-            Step("Then", code='opencode run --model toolwire/«model» "hello"\n', language="sh"),
+            GuideStep("Then", code='opencode run --model toolwire/«model» "hello"\n', language="sh"),
         ),
     ),
-    Client(
+    ClientGuide(
         "codex",
         "Codex",
         "The Codex CLI. It speaks only Responses, so this is also how it gets to a model whose server has only chat completions.",
         "docs/clients.md#codex-cli",
-        Shape("responses", turns="/v1/responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}),
+        ClientShape("responses", turns="/v1/responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}),
         (
-            Step(
+            GuideStep(
                 "~/.codex/config.toml",
                 code=CODEX_TOML,
                 language="toml",
                 note="Its own hosted tools (web_search) are left out, and the report says so.",
             ),
             _IN_ENVIRONMENT,
-            Step("Then", code='codex exec "hello"\n', language="sh"),
+            GuideStep("Then", code='codex exec "hello"\n', language="sh"),
         ),
     ),
-    Client(
+    ClientGuide(
         "ai-sdk",
         "AI SDK",
         "npm install ai @ai-sdk/openai-compatible",
         "docs/clients.md#ai-sdk",
-        Shape(body={"tool_choice": "auto"}),
-        (Step("A program", code=AI_SDK_JS, language="js", note="createOpenAI of @ai-sdk/openai works too; it speaks Responses."),),
+        ClientShape(body={"tool_choice": "auto"}),
+        (GuideStep("A program", code=AI_SDK_JS, language="js", note="createOpenAI of @ai-sdk/openai works too; it speaks Responses."),),
     ),
-    Client(
+    ClientGuide(
         "langchain",
         "LangChain",
         "npm install @langchain/openai",
         "docs/clients.md#langchain",
-        Shape(headers=STAINLESS, results="named", content=""),
+        ClientShape(headers=STAINLESS, results="named", content=""),
         (
-            Step("A program", code=LANGCHAIN_JS, language="js"),
-            Step("In Python", value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")', note="Of langchain-openai. Both APIs work."),
+            GuideStep("A program", code=LANGCHAIN_JS, language="js"),
+            GuideStep(
+                "In Python", value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")', note="Of langchain-openai. Both APIs work."
+            ),
         ),
     ),
-    Client(
+    ClientGuide(
         "openai-python",
         "OpenAI SDK (Python)",
         "pip install openai. Responses here; chat completions work as well.",
         "docs/clients.md#openai-sdk-python",
-        Shape("responses", turns="/v1/responses", headers=STAINLESS, results="chained"),
+        ClientShape("responses", turns="/v1/responses", headers=STAINLESS, results="chained"),
         (
-            Step("A program", code=OPENAI_PYTHON, language="python"),
-            Step("Programs that read the environment", value="OPENAI_BASE_URL=«base»"),
+            GuideStep("A program", code=OPENAI_PYTHON, language="python"),
+            GuideStep("Programs that read the environment", value="OPENAI_BASE_URL=«base»"),
         ),
     ),
-    Client(
+    ClientGuide(
         "openai-node",
         "OpenAI SDK (Node)",
         "npm install openai",
         "docs/clients.md#openai-sdk-javascript",
-        Shape(headers=STAINLESS),
-        (Step("A program", code=OPENAI_NODE, language="js"),),
+        ClientShape(headers=STAINLESS),
+        (GuideStep("A program", code=OPENAI_NODE, language="js"),),
     ),
-    Client(
+    ClientGuide(
         "curl",
         "curl",
         "The bare request, in a shell.",
         "docs/clients.md#curl",
-        Shape(headers={"user-agent": "curl"}),
+        ClientShape(headers={"user-agent": "curl"}),
         (
-            Step("A turn with a tool", code=CURL, language="sh"),
+            GuideStep("A turn with a tool", code=CURL, language="sh"),
             _IN_ENVIRONMENT,
-            Step("The models that clients may name", code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n', language="sh"),
+            GuideStep(
+                "The models that clients may name", code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n', language="sh"
+            ),
         ),
     ),
 )

@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 from starlette.requests import Request
 
+from toolwire.access.gate import OWN
 from toolwire.core.errors import KINDS, ToolwireError
-from toolwire.surfaces.http.auth import OWN
 from toolwire.surfaces.tables import model_rows
-from toolwire.surfaces.web.clients import BY_ID, CLIENTS, Shape, values_of
+from toolwire.surfaces.web.clients import BY_ID, CLIENTS, ClientShape, values_of
 from toolwire.surfaces.web.context import Row, Web, body
 from toolwire.surfaces.web.context import field as member
 from toolwire.wire.sse import SseReader
@@ -100,7 +100,7 @@ class Heard:
 class RoundTrip:
     """A tool loop of two turns. `root` is the server's address without `/v1`; `key` is "" where none is wanted; `forced`: the model must call."""
 
-    def __init__(self, session: aiohttp.ClientSession, root: str, shape: Shape, model: str, key: str, forced: bool = True) -> None:
+    def __init__(self, session: aiohttp.ClientSession, root: str, shape: ClientShape, model: str, key: str, forced: bool = True) -> None:
         self._forced = forced
         self._session = session
         self._root = root

@@ -29,10 +29,10 @@ from toolwire.surfaces.web.chat import ChatApi
 from toolwire.surfaces.web.connect import ConnectApi
 from toolwire.surfaces.web.context import Handler, Hub, Json, Web, body, field, scheme
 from toolwire.surfaces.web.inbox import InboxApi
+from toolwire.surfaces.web.inspector import WireApi
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.settings import SettingsApi
 from toolwire.surfaces.web.tools import Preferences, Source, Toolroom, vault_tools
-from toolwire.surfaces.web.wire import WireApi
 from toolwire.tools.approvals import Approvals
 
 PAGES = ("/", "/ui", "/ui/chat", "/ui/chat/{id}", "/ui/inbox", "/ui/wire", "/ui/wire/{id}", "/ui/connect", "/ui/settings")

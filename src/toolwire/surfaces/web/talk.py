@@ -21,7 +21,7 @@ from toolwire.store.store import Store
 from toolwire.surfaces.web.context import Web
 from toolwire.tools.contract import WITH_TOOLS, Approval, Asking, Outcome, ToolCall
 from toolwire.tools.executor import Executor
-from toolwire.tools.loop import Called, Conversation, Did, Ended, GatewayModel, Happening, Said, Thought
+from toolwire.tools.loop import Called, Conversation, Did, Ended, GatewayModel, Happening, SaidText, ThoughtText
 
 # --- conversations ------------------------------------------------------------
 #
@@ -235,8 +235,8 @@ class Talk:
         self.kept.messages = [message for message in conversation.messages if message["role"] != "system"]
 
     async def _tell(self, happening: Happening, conversation: Conversation) -> None:
-        if isinstance(happening, Said | Thought):
-            self._words("text" if isinstance(happening, Said) else "thought", happening.text)
+        if isinstance(happening, SaidText | ThoughtText):
+            self._words("text" if isinstance(happening, SaidText) else "thought", happening.text)
         elif isinstance(happening, Called):
             self._settle()
             parts = [self._called(call) for call in happening.calls]

@@ -41,7 +41,7 @@ from toolwire.wire.checks import (
     wrong_type,
 )
 from toolwire.wire.history import LEGACY_ID, pair
-from toolwire.wire.tools import NOTHING, Toolbox
+from toolwire.wire.tools import NOTHING, RequestTools
 
 MAX_N = 128
 """As OpenAI has it. `gateway/choices.py` runs only a few of them at a time."""
@@ -151,7 +151,7 @@ def _sampling(body: Mapping[str, Any]) -> Sampling:
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[tuple[ToolSpec, ...], ToolChoice, bool, tuple[Note, ...]]:
-    box = Toolbox("chat")
+    box = RequestTools("chat")
     tools, functions, function_call = body.get("tools"), body.get("functions"), body.get("function_call")
     legacy = tools is None and functions is not None
     if tools is not None:

@@ -51,7 +51,7 @@ from toolwire.wire.checks import (
     wrong_type,
 )
 from toolwire.wire.history import pair
-from toolwire.wire.tools import Toolbox
+from toolwire.wire.tools import RequestTools
 
 FIELDS: dict[str, Rule] = {
     **COMMON,
@@ -215,7 +215,7 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
     reader.stored(previous)
     _input(body, reader)
     items, healed = pair(reader.items, reader.paths, "input")
-    box = Toolbox("responses")
+    box = RequestTools("responses")
     tools = body.get("tools")
     if tools is not None:
         box.read(tools)

@@ -27,7 +27,7 @@ from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ItemPart:
     """A part inside an item. `part` is its object, `field` the key that holds its text, `index` names its place in the events."""
 
     events: str
@@ -37,14 +37,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ItemShape:
     """How a kind of item looks. `events` is the stem of `.delta` and `.done`; `text_field` holds the text in `.done`, `also` stands beside it."""
 
     id_prefix: str
     item: dict[str, Any]
     events: str
     text_field: str
-    part: Part | None = None
+    part: ItemPart | None = None
     holder: str = ""
     also: dict[str, Any] | None = None
     names_call: bool = False
@@ -53,48 +53,48 @@ class Shape:
 _TEXT_PART = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
 _MESSAGE = {"id": "", "type": "message", "status": "in_progress", "role": "assistant", "content": []}
 
-SHAPES: dict[str, Shape] = {
-    "text": Shape(
+SHAPES: dict[str, ItemShape] = {
+    "text": ItemShape(
         "msg_",
         _MESSAGE,
         "response.output_text",
         "text",
-        Part("response.content_part", "content_index", _TEXT_PART, "text"),
+        ItemPart("response.content_part", "content_index", _TEXT_PART, "text"),
         "content",
         {"logprobs": []},
     ),
-    "refusal": Shape(
+    "refusal": ItemShape(
         "msg_",
         _MESSAGE,
         "response.refusal",
         "refusal",
-        Part("response.content_part", "content_index", {"type": "refusal", "refusal": ""}, "refusal"),
+        ItemPart("response.content_part", "content_index", {"type": "refusal", "refusal": ""}, "refusal"),
         "content",
     ),
-    "thought": Shape(
+    "thought": ItemShape(
         "rs_",
         {"id": "", "type": "reasoning", "summary": [], "content": []},
         "response.reasoning_text",
         "text",
-        Part("response.content_part", "content_index", {"type": "reasoning_text", "text": ""}, "text"),
+        ItemPart("response.content_part", "content_index", {"type": "reasoning_text", "text": ""}, "text"),
         "content",
     ),
-    "summary": Shape(
+    "summary": ItemShape(
         "rs_",
         {"id": "", "type": "reasoning", "summary": []},
         "response.reasoning_summary_text",
         "text",
-        Part("response.reasoning_summary_part", "summary_index", {"type": "summary_text", "text": ""}, "text"),
+        ItemPart("response.reasoning_summary_part", "summary_index", {"type": "summary_text", "text": ""}, "text"),
         "summary",
     ),
-    "function": Shape(
+    "function": ItemShape(
         "fc_",
         {"id": "", "type": "function_call", "call_id": "", "name": "", "status": "in_progress", "arguments": ""},
         "response.function_call_arguments",
         "arguments",
         names_call=True,
     ),
-    "custom": Shape(
+    "custom": ItemShape(
         "ctc_",
         {"id": "", "type": "custom_tool_call", "call_id": "", "name": "", "status": "in_progress", "input": ""},
         "response.custom_tool_call_input",

@@ -130,7 +130,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 MESSAGES: dict[Api, str] = {"chat": "messages", "responses": "input"}
 
 
-class Reader:
+class LocalReader:
     """Reads one run. `ended`: its last event is out."""
 
     def __init__(self, api: Api) -> None:

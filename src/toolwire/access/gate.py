@@ -3,7 +3,7 @@
 Rules:
 - A server bound to loopback answers only to loopback's names, so that a foreign page cannot reach it by DNS rebinding.
 - A foreign Origin is refused before anything runs.
-- Keys are found in constant time (`gateway/keys.py`). Without keys only loopback peers are served, and no request that shows signs of a proxy
+- Keys are found in constant time (`access/keyring.py`). Without keys only loopback peers are served, and no request that shows signs of a proxy
   which is not trusted.
 - An allowed origin gets CORS headers on every answer, errors and streams included. The preflight echoes the headers it asks for.
 """
@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING
 from starlette.types import Scope
 
 from toolwire.access.keyring import KeyRing
-from toolwire.access.keys import KeyHolder, key_id_of
+from toolwire.access.keys import KeyHolder
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ConfigError, is_loopback
 
 if TYPE_CHECKING:
     from toolwire.settings.types import ServerSettings
 
-__all__ = ["Gate", "HeaderList", "Headers", "key_id_of"]
 Headers = dict[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 _camel: dict[str, Any] = {"rename": "camel", "gc": False}
 
 
-class Delta(msgspec.Struct, **_camel):
+class CodexDelta(msgspec.Struct, **_camel):
     delta: str
     item_id: str = ""
     turn_id: str = ""
@@ -86,14 +86,14 @@ class TokenNews(msgspec.Struct, **_camel):
     token_usage: Totals
 
 
-class ToolCall(msgspec.Struct, **_camel):
+class CodexToolCall(msgspec.Struct, **_camel):
     """item/tool/call: Codex waits for its answer."""
 
     call_id: str
     turn_id: str = ""
 
 
-class Thread(msgspec.Struct, **_camel):
+class ThreadInfo(msgspec.Struct, **_camel):
     id: str
     path: str | None = None
 
@@ -101,7 +101,7 @@ class Thread(msgspec.Struct, **_camel):
 class ThreadStarted(msgspec.Struct, **_camel):
     """The result of thread/start and thread/resume."""
 
-    thread: Thread
+    thread: ThreadInfo
 
 
 class Route(msgspec.Struct, **_camel):
@@ -114,7 +114,7 @@ class Initialized(msgspec.Struct, **_camel):
     user_agent: str = ""
 
 
-class Account(msgspec.Struct, **_camel):
+class CodexAccount(msgspec.Struct, **_camel):
     """account/read. `account` is None where nobody is logged in."""
 
     account: Any = None
@@ -127,9 +127,9 @@ class Login(msgspec.Struct, **_camel):
 
 
 NEWS: dict[str, type[Any]] = {
-    "item/agentMessage/delta": Delta,
-    "item/reasoning/summaryTextDelta": Delta,
-    "item/reasoning/textDelta": Delta,
+    "item/agentMessage/delta": CodexDelta,
+    "item/reasoning/summaryTextDelta": CodexDelta,
+    "item/reasoning/textDelta": CodexDelta,
     "rawResponseItem/completed": RawItemNews,
     "rawResponse/completed": RawResponseNews,
     "thread/tokenUsage/updated": TokenNews,
@@ -227,7 +227,7 @@ _decode = msgspec.json.Decoder(_Envelope).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Peer:
+class RpcPeer:
     """Our side of the conversation. What the methods return is to be written; what `feed` returns came in."""
 
     def __init__(self, line_limit: int = LINE_LIMIT) -> None:
