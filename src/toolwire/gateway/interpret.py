@@ -107,8 +107,9 @@ class Interpreter:
             batch = self._hold(batch)
         out: list[Event] = []  # never the batch itself: the journal keeps it as the backend sent it
         for event in batch:
-            out.append(self._identified(event) if isinstance(event, CallBegin) else event)
-            if isinstance(event, Finish | Failure):
+            kind = type(event)
+            out.append(self._identified(event) if kind is CallBegin else event)  # type: ignore[arg-type]
+            if kind is Finish or kind is Failure:
                 self.ended = True
                 break
         return out

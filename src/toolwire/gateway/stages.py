@@ -5,7 +5,7 @@
 Law 1: the stages do no I/O and know nothing of time, tasks or transports. The loop that drives them is in `run.py`; the
 journal drives the same stages when it computes the events of a recorded turn.
 
-There is one shortcut: a batch that is one piece of text, in a turn where no stage would change it, goes straight to the
+There is one shortcut: a batch of nothing but text, in a turn where no stage would change it, goes straight to the
 writer. A property test holds it to the long way.
 """
 
@@ -26,6 +26,7 @@ HELD_LIMIT = 4 * 1024 * 1024
 """Characters that may wait for a required call. A model that writes more does not make one."""
 EVENT_SIZE = 100
 """What an event counts for besides its text."""
+_TEXT = frozenset({Text})
 SLICE = 256
 """Characters of a long text that are read at once. Between two slices the loop may let other turns run."""
 
@@ -77,8 +78,11 @@ class Stages:
 
     def feed(self, batch: list[Event]) -> bytes:
         """What the client gets for a batch of the backend."""
-        if self._direct and len(batch) == 1 and type(batch[0]) is Text:
-            return self._say(batch[0].text)
+        if self._direct:
+            if len(batch) == 1 and type(batch[0]) is Text:
+                return self._say(batch[0].text)
+            if _TEXT.issuperset(map(type, batch)):
+                return b"".join([self._say(piece.text) for piece in batch])  # type: ignore[union-attr]
         events = self._interpreter.feed(batch)
         if self._parks:
             self._remember(events)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from toolwire.core.events import Text
+
 if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Event, Failure
@@ -169,9 +171,7 @@ class Trace:
         """A batch of a run of the backend. None: the gateway ended the run because it stayed silent after its calls."""
         if self.recording:
             self.rows.append((perf_counter(), run, batch))
-            self._uncounted += ROW_BYTES
-            for event in batch or ():
-                self._uncounted += EVENT_BYTES + len(getattr(event, "text", "") or getattr(event, "delta", ""))
+            self._uncounted += ROW_BYTES + (0 if batch is None else sum(map(_event_bytes, batch)))
             if self._uncounted > EACH_BYTES:
                 self.weigh()
 
@@ -220,6 +220,12 @@ class Trace:
         other = copy(self)
         other.rows = list(self.rows)
         return other
+
+
+def _event_bytes(event: Event) -> int:
+    if type(event) is Text:
+        return EVENT_BYTES + len(event.text)
+    return EVENT_BYTES + len(getattr(event, "text", "") or getattr(event, "delta", ""))
 
 
 def _item_bytes(item: Any) -> int:
