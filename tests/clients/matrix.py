@@ -177,7 +177,7 @@ def installed() -> Installed:
         programs = [folder / name / "node_modules" / ".bin" / name for name in ("opencode", "codex")]
         return Installed({kind: folder / kind / "bin" / "python" for kind in ENVIRONMENTS}, folder / "node", *programs)
     pythons = {kind: Path(sys.prefix) / name / "bin" / "python" for kind, name in ENVIRONMENTS.items()}
-    opencode, codex = (ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("agents/opencode", "codex/new"))
+    opencode, codex = (ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("acp-agents/opencode", "codex/new"))
     return Installed(pythons, CLIENTS, opencode / "opencode", codex / "codex")
 
 

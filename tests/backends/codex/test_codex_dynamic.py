@@ -21,6 +21,8 @@ from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
 from toolwire.core.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.settings.types import Settings
 
 Make = Callable[..., CodexBackend]
 LOOK = ToolSpec("look", "Looks something up", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
@@ -381,16 +383,20 @@ async def test_tool_choice_decides_which_tools_the_model_is_told_of(make: Make, 
 
 async def test_a_required_call_is_asked_for_once_more_and_then_missed_clearly(make: Make, new_codex: str, provider: Any) -> None:
     backend = await ready(make, new_codex)
+    gateway = Gateway(Settings(), backends={backend.id: backend})
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    asked = {"model": backend.id, "messages": [{"role": "user", "content": "Look."}], "tools": tools, "tool_choice": "required"}
     provider.play(provider.text("I would rather talk."), provider.text("Well. ", id="msg_2") + provider.call("look", '{"q":"a"}', "call_a"))
-    events = await gather(backend.run(turn(tool_choice=ToolChoice("required"))))
-    assert Dropped("retry", 20) in events and said(events) == "Well. "
-    assert calls(events) == [("call_a", "look", '{"q":"a"}')] and events[-1] == Finish("tool_calls")
-    assert events[-2] == Usage(22, 14, 8, 4)
-    assert provider.seen[1].texts("user")[-1].startswith("You did not call a tool")
+    answer = json.loads((await gateway.respond("chat", json.dumps(asked).encode(), Caller())).body or b"")
+    message = answer["choices"][0]["message"]
+    assert (message["content"], [call["function"]["name"] for call in message["tool_calls"]]) == ("Well. ", ["look"])
+    assert answer["usage"]["prompt_tokens"] == 22 and answer["usage"]["completion_tokens"] == 14
+    assert provider.seen[1].texts("user")[-1].startswith("You did not make the tool call")
     provider.play(provider.text("I would rather talk."))
-    events = await gather(backend.run(turn(tool_choice=ToolChoice("required"))))
-    assert isinstance(events[-1], Failure) and events[-1].kind == "no_tool_call" and said(events) == ""
-    assert len(provider.seen) == 2
+    with pytest.raises(ToolwireError) as failed:
+        await gateway.respond("chat", json.dumps(asked).encode(), Caller())
+    assert failed.value.failure.kind == "no_tool_call" and len(provider.seen) == 2
+    gateway.drain()
 
 
 async def test_eight_turns_at_once_are_not_mixed(make: Make, new_codex: str, provider: Any) -> None:
