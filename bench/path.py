@@ -22,7 +22,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.observe import logs
 from toolwire.settings.types import JournalSettings, ServerSettings, Settings
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.exchange import CONNECTION, Connection
+from toolwire.surfaces.http.exchange import CONNECTION, ClientConnection
 from toolwire.surfaces.http.server import lighten_generators, settle_memory
 
 KEY = "sk-bench-0123456789"
@@ -116,7 +116,7 @@ async def _ask(app: App, stream: bool) -> None:
     headers = [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + KEY.encode()), (b"content-type", b"application/json")]
     scope: dict[str, Any] = {"type": "http", "asgi": {}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/chat/completions"}
     scope |= {"headers": [*headers, (b"content-length", b"%d" % len(raw))], "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 1)}
-    scope[CONNECTION] = Connection(_Wire(raw))
+    scope[CONNECTION] = ClientConnection(_Wire(raw))
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": raw, "more_body": False}

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.backends.openai import PROFILES, OpenAIBackend, Probe, identify, list_models
+from toolwire.backends.openai import PROFILES, OpenAIBackend, ServerProbe, identify, list_models
 from toolwire.backends.openai import backend as backends
 from toolwire.testing.judges import Judge
 
@@ -163,8 +163,8 @@ def check(choice: dict[str, Any]) -> dict[str, Any]:
 
 async def test_the_server_is_recognised_and_says_what_it_has(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with aiohttp.ClientSession() as session:
-        assert await identify(Probe(server, "", session)) is PROFILES["llamacpp"]
-        (listed,) = await list_models(Probe(server, "", session), PROFILES["llamacpp"])
+        assert await identify(ServerProbe(server, "", session)) is PROFILES["llamacpp"]
+        (listed,) = await list_models(ServerProbe(server, "", session), PROFILES["llamacpp"])
         assert listed.id == "smol" and listed.tools is True and listed.context == 4096
     monkeypatch.setattr(backends, "ASK_AGAIN_S", 0)
     backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})

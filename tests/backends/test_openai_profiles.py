@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.backends.openai import PROFILES, ListedModel, OpenAIBackend, OpenAIOptions, Probe, identify, list_models, render
+from toolwire.backends.openai import PROFILES, ListedModel, OpenAIBackend, OpenAIOptions, ServerProbe, identify, list_models, render
 from toolwire.backends.openai.backend import ASK_AGAIN_S
-from toolwire.backends.openai.discover import Answer, facts_of
+from toolwire.backends.openai.discover import ProbeAnswer, facts_of
 from toolwire.backends.openai.profiles import by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
 from toolwire.backends.openai.strategy import Facts
@@ -116,15 +116,15 @@ def models(owner: str, **more: Any) -> dict[str, Any]:
 )
 async def test_a_server_is_asked_who_it_is(pages: dict[str, Any], name: str) -> None:
     async with FakeUpstream(Reply(), pages=pages) as upstream, aiohttp.ClientSession() as session:
-        found = await identify(Probe(upstream.base_url, "", session))
+        found = await identify(ServerProbe(upstream.base_url, "", session))
         assert found is PROFILES[name]
         assert all(request.method == "GET" for request in upstream.requests)
 
 
 async def test_a_server_that_is_not_there_says_nothing_and_one_far_away_is_not_asked() -> None:
     async with aiohttp.ClientSession() as session:
-        assert await identify(Probe("http://127.0.0.1:1/v1", "", session)) is None
-        assert await identify(Probe("https://api.example.com/v1", "", session)) is PROFILES["generic"]
+        assert await identify(ServerProbe("http://127.0.0.1:1/v1", "", session)) is None
+        assert await identify(ServerProbe("https://api.example.com/v1", "", session)) is PROFILES["generic"]
 
 
 async def test_a_model_is_asked_about_once_and_the_answer_decides_its_way() -> None:
@@ -156,7 +156,7 @@ async def test_a_grammar_goes_to_llama_cpp_only_where_it_is_sure_to_be_known() -
     gbnf = {"generation_settings": {"grammar": 'root ::= "null" space'}}
     for page in (gbnf, {}, None, "oops"):
         async with FakeUpstream(Reply(), pages={"/props": {}, "/completion": page}) as upstream, aiohttp.ClientSession() as session:
-            assert await facts_of(Probe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") == Facts(None, False)
+            assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") == Facts(None, False)
     backend = OpenAIBackend("m", {"profile": "llamacpp", "tools": "constrained"})
     assert backend.capabilities.constrain == {"call"} and backend.profile.grammar == "none"
     assert OpenAIBackend("m", {"profile": "llamacpp", "grammar": "lark"}).capabilities.constrain == {"text", "call"}
@@ -181,14 +181,14 @@ async def test_a_server_that_was_not_there_is_asked_again_soon(profile: str, mon
 
 async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
     async with FakeUpstream(Reply(), pages={"/props": None, "/completion": {}}) as upstream, aiohttp.ClientSession() as session:
-        assert await facts_of(Probe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") is None
+        assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") is None
 
 
-class Busy(Probe):
+class Busy(ServerProbe):
     """Tells what stands ready, and has no time for anything that it would have to work for."""
 
-    async def ask(self, url: str, body: Any = None) -> Answer | None:
-        return Answer("{}", "llama.cpp") if body is None else None
+    async def ask(self, url: str, body: Any = None) -> ProbeAnswer | None:
+        return ProbeAnswer("{}", "llama.cpp") if body is None else None
 
 
 async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:
@@ -200,7 +200,7 @@ async def test_ollama_says_whether_a_model_has_tools() -> None:
     for capabilities, tools in ((["completion"], False), (["completion", "tools"], True), (None, None)):
         page = {"capabilities": capabilities} if capabilities else {}
         async with FakeUpstream(Reply(), pages={"/api/show": page}) as upstream, aiohttp.ClientSession() as session:
-            assert await facts_of(Probe(upstream.base_url, "", session), PROFILES["ollama"], "gemma3:4b") == Facts(tools)
+            assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["ollama"], "gemma3:4b") == Facts(tools)
             assert upstream.requests[0].body == {"model": "gemma3:4b"}
 
 
@@ -399,7 +399,7 @@ LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
 async def test_models_are_listed_and_embeddings_left_out(name: str) -> None:
     pages, expected = LISTS[name]
     async with FakeUpstream(Reply(), pages=pages) as upstream, aiohttp.ClientSession() as session:
-        assert await list_models(Probe(upstream.base_url, "key", session), PROFILES[name]) == expected
+        assert await list_models(ServerProbe(upstream.base_url, "key", session), PROFILES[name]) == expected
         assert upstream.requests[0].headers["Authorization"] == "Bearer key"
 
 
@@ -407,19 +407,19 @@ async def test_an_older_ollama_is_asked_about_each_model() -> None:
     tags = {"models": [{"name": "llama3.2:latest"}, {"name": "nomic-embed-text:latest"}]}
     shown = {"capabilities": ["completion", "tools"], "model_info": {"general.architecture": "llama", "llama.context_length": 131072}}
     async with FakeUpstream(Reply(), pages={"/api/tags": tags, "/api/show": shown}) as upstream, aiohttp.ClientSession() as session:
-        assert await list_models(Probe(upstream.base_url, "", session), PROFILES["ollama"]) == [ListedModel("llama3.2:latest", True, 131072)]
+        assert await list_models(ServerProbe(upstream.base_url, "", session), PROFILES["ollama"]) == [ListedModel("llama3.2:latest", True, 131072)]
 
 
 @pytest.mark.parametrize("name", PROFILES)
 async def test_a_list_of_its_own_that_is_missing_is_replaced_by_the_common_one(name: str) -> None:
     missing = dict.fromkeys(("/api/tags", "/api/v0/models", "/v1/model/info", "/props", "/api/show"))
     async with FakeUpstream(Reply(), pages=missing) as upstream, aiohttp.ClientSession() as session:
-        assert [model.id for model in await list_models(Probe(upstream.base_url, "", session), PROFILES[name])] == ["fake"]
+        assert [model.id for model in await list_models(ServerProbe(upstream.base_url, "", session), PROFILES[name])] == ["fake"]
 
 
 async def test_a_server_that_is_not_there_has_no_models() -> None:
     async with aiohttp.ClientSession() as session:
-        assert await list_models(Probe("http://127.0.0.1:1/v1", "", session), PROFILES["ollama"]) == []
+        assert await list_models(ServerProbe("http://127.0.0.1:1/v1", "", session), PROFILES["ollama"]) == []
 
 
 # --- sins, as the servers send them ------------------------------------------------------------------------------------------------------------

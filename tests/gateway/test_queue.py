@@ -18,7 +18,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Finish, Text
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.pipeline import Answer, Caller, Gateway
-from toolwire.gateway.queue import Place, Queues
+from toolwire.gateway.queue import Queues, QueueSlot
 from toolwire.settings.types import LimitSettings, ServerSettings, Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
@@ -29,17 +29,17 @@ def queues(at_once: int = 1, most: int = 64) -> Queues:
     return Queues(LimitSettings(backend_concurrent=at_once, queue=most))
 
 
-def joined(line: Queues, key_id: str, model: str = "m") -> Place:
+def joined(line: Queues, key_id: str, model: str = "m") -> QueueSlot:
     place = line.join(model, key_id)
     assert place is not None
     return place
 
 
-async def order(line: Queues, places: dict[str, Place]) -> list[str]:
+async def order(line: Queues, places: dict[str, QueueSlot]) -> list[str]:
     """The names of waiting places in the order in which they are admitted, each leaving at once."""
     seen: list[str] = []
 
-    async def wait(name: str, place: Place) -> None:
+    async def wait(name: str, place: QueueSlot) -> None:
         await place.admitted()
         seen.append(name)
         place.leave()

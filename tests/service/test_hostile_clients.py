@@ -287,7 +287,7 @@ async def test_a_long_row_of_requests_is_cut_off(start: Start) -> None:
 
 SETTINGS = """
 [server]
-keys = ["honest", "hostile"]
+keys = ["honest", "hostile", "timed"]
 [limits]
 requests_per_minute = 6000
 slow_reader_s = 1
@@ -395,7 +395,7 @@ HANDSHAKE = (
 
 
 async def _timed(port: int) -> list[float]:
-    request, times = post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "honest"), []
+    request, times = post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed"), []
     async with connected(port) as (reader, writer):
         for _ in range(EACH):
             began = time.perf_counter()

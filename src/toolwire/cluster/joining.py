@@ -25,7 +25,7 @@ ANY = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerContext:
     """What is one worker's own. `siblings` are the addresses by which the workers know each other, this one's among them."""
 
     number: int = 0
@@ -36,7 +36,7 @@ class Part:
     """A pipe that ends with the parent."""
 
 
-ALONE = Part()
+ALONE = WorkerContext()
 
 
 class NodeApp(Protocol):
@@ -64,7 +64,7 @@ def check(settings: Settings) -> None:
             raise ConfigError('server.node_secret: nodes that share a Redis need a secret of their own, e.g. "env:TOOLWIRE_NODE_SECRET"')
 
 
-def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: Part) -> Nodes | None:
+def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: WorkerContext) -> Nodes | None:
     """Gives the application what it needs to know of the others. The node still has to be started. None: it is alone."""
     if not settings.store.redis:
         return None

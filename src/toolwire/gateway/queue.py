@@ -24,26 +24,26 @@ RECENT = 0.2
 
 
 @dataclass(slots=True)
-class Line:
+class ModelQueue:
     """One model's: how many run, and who waits, by key; the key in front is admitted next. `took_s` is what turns took lately."""
 
     running: int = 0
-    keys: OrderedDict[str, deque[Place]] = field(default_factory=OrderedDict)
+    keys: OrderedDict[str, deque[QueueSlot]] = field(default_factory=OrderedDict)
     waiting: int = 0
     took_s: float = 1.0
 
-    def add(self, place: Place) -> None:
+    def add(self, place: QueueSlot) -> None:
         self.keys.setdefault(place.key_id, deque()).append(place)
         self.waiting += 1
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: QueueSlot) -> None:
         places = self.keys[place.key_id]
         places.remove(place)
         self.waiting -= 1
         if not places:
             del self.keys[place.key_id]
 
-    def following(self) -> Place:
+    def following(self) -> QueueSlot:
         """Takes out who is admitted next; its key goes to the end."""
         key_id, places = self.keys.popitem(last=False)
         place = places.popleft()
@@ -63,14 +63,14 @@ class Queues:
         self._at_once = limits.backend_concurrent
         self._most = limits.queue
         self._clock = clock
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, ModelQueue] = {}
 
-    def join(self, model: str, key_id: str) -> Place | None:
+    def join(self, model: str, key_id: str) -> QueueSlot | None:
         """A place; None where there is no limit. Raises 503, or 429 where the key's own turns fill the line."""
         if not self._at_once:
             return None
-        line = self._lines.setdefault(model, Line())
-        place = Place(self, model, key_id)
+        line = self._lines.setdefault(model, ModelQueue())
+        place = QueueSlot(self, model, key_id)
         if line.running < self._at_once:
             self._start(line, place)
             return place
@@ -91,7 +91,7 @@ class Queues:
         """Every model that is busy: its id, how many turns run, and how many wait."""
         return [(model, line.running, line.waiting) for model, line in self._lines.items()]
 
-    def _crowd_out(self, line: Line, newcomer: Place) -> None:
+    def _crowd_out(self, line: ModelQueue, newcomer: QueueSlot) -> None:
         """Makes room where another key has more in the line than this one would have; raises where none has."""
         own = line.of(newcomer.key_id)
         longest = max(line.keys.values(), key=len, default=None)
@@ -101,18 +101,18 @@ class Queues:
         line.remove(last)
         last.refuse(self._refusal(line, last.model, len(longest) + 1))
 
-    def _refusal(self, line: Line, model: str, own: int) -> Failure:
+    def _refusal(self, line: ModelQueue, model: str, own: int) -> Failure:
         wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))
         told = f"The model '{model[:80]}' is busy: {line.running} requests run and {line.waiting} wait"
         told += f", {own} of them of this API key" if own else ""
         return Failure("rate_limit" if own else "overloaded", f"{told}. Please try again in {math.ceil(wait_s)} s.", retry_after_s=wait_s)
 
-    def _start(self, line: Line, place: Place) -> None:
+    def _start(self, line: ModelQueue, place: QueueSlot) -> None:
         line.running += 1
         place.start(self._clock())
 
-    def left(self, place: Place, began: float | None) -> None:
-        """For `Place`: it ran since `began`, or waited still."""
+    def left(self, place: QueueSlot, began: float | None) -> None:
+        """For `QueueSlot`: it ran since `began`, or waited still."""
         line = self._lines[place.model]
         if began is None:
             line.remove(place)
@@ -125,7 +125,7 @@ class Queues:
             del self._lines[place.model]
 
 
-class Place:
+class QueueSlot:
     """A turn in the line of a model."""
 
     __slots__ = ("_began", "_changed", "_gone", "_queues", "_refused", "key_id", "model")

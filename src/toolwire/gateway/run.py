@@ -2,7 +2,7 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `Source` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a required call and
+A `RunSource` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a required call and
 the fallback to another strategy only decide which source the loop reads next. Before the first byte of an answer a failure
 is an HTTP error (`ToolwireError`); after it, it is sent in the stream. Closing the stream cancels the run.
 """
@@ -25,9 +25,9 @@ from toolwire.gateway.account import Account
 from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
-from toolwire.gateway.queue import Place
+from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
-from toolwire.gateway.source import Opened, Source, failed, nothing
+from toolwire.gateway.source import Opened, RunSource, failed, nothing
 from toolwire.gateway.stages import RequiredCall, Stages
 from toolwire.gateway.timeouts import Timeouts
 from toolwire.observe.trace import Trace
@@ -63,7 +63,7 @@ class Run:
         self._siblings = object()  # what the parks of all choices of this turn have in common
         self._first_byte: float | None = None
         self._committed = self._observed = False
-        self.place: Place | None = None
+        self.place: QueueSlot | None = None
         """Its place in the queue of the model; None where the model takes any number of turns."""
         self.turn: Turn | None = None
         self.plan: Plan | None = None
@@ -125,7 +125,7 @@ class Run:
             try:
                 while True:
                     batch = await source.pull(self._timeouts, grace_s if stages.is_between_calls else 0.0)
-                    following: Source | None = None
+                    following: RunSource | None = None
                     if trace is not None:
                         trace.received(source.number, batch)
                     if batch is None:
@@ -243,30 +243,30 @@ class Run:
             return error.failure
         return None
 
-    def _first_source(self, backend: Backend, choice: int) -> Source:
+    def _first_source(self, backend: Backend, choice: int) -> RunSource:
         assert self.turn is not None and self.plan is not None
         claim, self.claim = self.claim, None
         if not self.turn.generate:
-            return self._numbered(Source(self.turn.model, run=nothing), "run", choice)
+            return self._numbered(RunSource(self.turn.model, run=nothing), "run", choice)
         if claim is not None:
             live = claim.live
-            source = Source(self.turn.model, run=live.segment, live=live, resumed=claim.park, results=claim.results)
+            source = RunSource(self.turn.model, run=live.segment, live=live, resumed=claim.park, results=claim.results)
             return self._numbered(source, "resume", choice)
         return self._source(self.plan, self.plan.turn, backend, choice)
 
-    def _source(self, plan: Plan, turn: Turn, backend: Backend, choice: int, again: bool = False) -> Source:
+    def _source(self, plan: Plan, turn: Turn, backend: Backend, choice: int, again: bool = False) -> RunSource:
         """A new run of the backend."""
         if plan.strategy != "parked":
-            return self._numbered(Source(turn.model, run=lambda: backend.run(turn)), "retry" if again else "run", choice)
+            return self._numbered(RunSource(turn.model, run=lambda: backend.run(turn)), "retry" if again else "run", choice)
         live = cast(ParkingBackend, backend).open(turn)
-        return self._numbered(Source(turn.model, run=live.segment, live=live), "retry" if again else "open", choice)
+        return self._numbered(RunSource(turn.model, run=live.segment, live=live), "retry" if again else "open", choice)
 
-    def _numbered(self, source: Source, how: str, choice: int) -> Source:
+    def _numbered(self, source: RunSource, how: str, choice: int) -> RunSource:
         if self.trace is not None:
             source.number = self.trace.begin_run(how, choice)
         return source
 
-    def _instead(self, source: Source, failure: Failure, backend: Backend, stages: Stages) -> tuple[Source, Stages] | Failure:
+    def _instead(self, source: RunSource, failure: Failure, backend: Backend, stages: Stages) -> tuple[RunSource, Stages] | Failure:
         """What is read instead of a run that failed before it said anything; or the failure that the client gets."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
@@ -284,7 +284,7 @@ class Run:
             return failure
         return self._source(again, again.turn, backend, choice), self._stages(again, choice)
 
-    def _ask_again(self, rejected: RequiredCall, stages: Stages, backend: Backend) -> Source:
+    def _ask_again(self, rejected: RequiredCall, stages: Stages, backend: Backend) -> RunSource:
         """The second attempt for a required call, or for a strict call that did not fit its schema."""
         assert self.plan is not None
         self.plan = self.plan.retried()
@@ -293,7 +293,7 @@ class Run:
         turn = stages.plan.retry(rejected.answer, rejected.issues)
         return self._source(stages.plan, turn, backend, stages.choice, again=True)
 
-    async def _over(self, source: Source, stages: Stages, backend: Backend) -> tuple[Source | None, bytes]:
+    async def _over(self, source: RunSource, stages: Stages, backend: Backend) -> tuple[RunSource | None, bytes]:
         """A run has nothing more to say here: what is read next, if anything, and what the client gets for that.
 
         Raises the failure of an answer of which nothing was sent.
@@ -312,7 +312,7 @@ class Run:
             raise ToolwireError.of(failure)
         return following, block
 
-    async def _park(self, source: Source, stages: Stages) -> None:
+    async def _park(self, source: RunSource, stages: Stages) -> None:
         """Parks a run whose calls wait, before the end of its response goes out: the fastest client finds it."""
         if not stages.is_parkable or source.live is None or not source.live.pending:
             return
@@ -326,7 +326,7 @@ class Run:
             trace.parks(list(waiting))
         await parking.announce(waiting, key_id)
 
-    async def _close(self, source: Source) -> None:
+    async def _close(self, source: RunSource) -> None:
         try:
             await source.close()
         finally:

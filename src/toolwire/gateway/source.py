@@ -17,7 +17,7 @@ log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
-class Source:
+class RunSource:
     """One run of the backend, as the loop reads it. However a run ends badly, the loop sees a `Failure`."""
 
     def __init__(
@@ -102,12 +102,12 @@ async def nothing() -> AsyncGenerator[Batch, None]:
     yield [Usage(0, 0), Finish("stop")]
 
 
-def failed(failure: Failure) -> Source:
+def failed(failure: Failure) -> RunSource:
     """The source of a turn that the queue does not admit: no other source would be admitted either."""
 
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]
 
-    source = Source("", run=run)
+    source = RunSource("", run=run)
     source.is_silent = False
     return source

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from toolwire.core.ids import random_id
-from toolwire.observe.journal_files import DAY_S, Segments, TurnRecord, Writer
+from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
 from toolwire.observe.masking import Mask
 from toolwire.observe.recording import Recording, RecordingError, masked, read, recording_of, write
 from toolwire.observe.trace import Trace
@@ -79,7 +79,7 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_age_s = settings.journal.max_days * DAY_S
         self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
-        self._writer = Writer(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
+        self._writer = JournalWriter(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:

@@ -235,7 +235,7 @@ SWEEP_S = 3600.0
 """So often the files are looked through for what is too old, where nothing is written."""
 
 
-class Writer:
+class JournalWriter:
     """The thread that reads and writes the files. It starts with its first work."""
 
     def __init__(

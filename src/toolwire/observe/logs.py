@@ -45,7 +45,7 @@ _BARE = re.compile(r"[!#-<>-~]+")
 access = logging.getLogger("toolwire.access")
 
 
-class Message:
+class LogMessage:
     """The message of a record with fields: JSON, encoded only if a handler other than ours asks for it."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ class RequestLog:
     def _log(self, level: int, fields: dict[str, Any]) -> None:
         if self.node:
             fields = {"node": self.node, **fields}
-        access.log(level, Message(fields), extra={"fields": fields})
+        access.log(level, LogMessage(fields), extra={"fields": fields})
 
 
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from doubles.served import served
 from toolwire.surfaces.http.cycle import Cycle
-from toolwire.surfaces.http.exchange import CONNECTION, Connection
+from toolwire.surfaces.http.exchange import CONNECTION, ClientConnection
 from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S, GuardedProtocol
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -234,7 +234,7 @@ async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: 
             await send(start(200, STREAM))
             if waits:
                 await asyncio.wait_for(go_on.wait(), 5)
-            connection: Connection = scope[CONNECTION]
+            connection: ClientConnection = scope[CONNECTION]
             assert connection.wire.write(b"one") and connection.wire.write(b"two")
             await send(body())
 

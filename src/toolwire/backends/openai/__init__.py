@@ -14,9 +14,9 @@ failures.py   errors of the server and the connection → one kind of `errors.KI
 """
 
 from toolwire.backends.openai.backend import OpenAIBackend
-from toolwire.backends.openai.discover import ListedModel, Probe, identify, list_models
+from toolwire.backends.openai.discover import ListedModel, ServerProbe, identify, list_models
 from toolwire.backends.openai.options import OPTIONS, OpenAIOptions
-from toolwire.backends.openai.profiles import PROFILES, Profile
+from toolwire.backends.openai.profiles import PROFILES, ServerProfile
 from toolwire.backends.openai.render import render
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "ListedModel",
     "OpenAIBackend",
     "OpenAIOptions",
-    "Probe",
-    "Profile",
+    "ServerProbe",
+    "ServerProfile",
     "identify",
     "list_models",
     "render",

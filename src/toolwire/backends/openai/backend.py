@@ -22,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from toolwire.backends.base import Batch, FrameTap, frame_tap
-from toolwire.backends.openai.discover import Probe, facts_of, identify, list_models
+from toolwire.backends.openai.discover import ServerProbe, facts_of, identify, list_models
 from toolwire.backends.openai.failures import (
     TransportFault,
     error_message,
@@ -32,11 +32,11 @@ from toolwire.backends.openai.failures import (
 )
 from toolwire.backends.openai.http1 import Request
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import Profile
+from toolwire.backends.openai.profiles import ServerProfile
 from toolwire.backends.openai.read import AnswerReader, PrefillEcho, prefill_of
 from toolwire.backends.openai.render import Body, render
 from toolwire.backends.openai.strategy import FORGET_S, STATUSES, Refused, ToolSupport, refused
-from toolwire.backends.openai.transport import Reply, Transport, decoded, shared_transport
+from toolwire.backends.openai.transport import Transport, UpstreamReply, decoded, shared_transport
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
@@ -87,7 +87,7 @@ class OpenAIBackend:
         return self.support.capabilities
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> ServerProfile:
         """The kind of server, as far as it is known, without what it refused."""
         return self.support.profile
 
@@ -98,7 +98,7 @@ class OpenAIBackend:
         body, asked = encode(rendered), _asked(turn, rendered)
         echo = PrefillEcho(prefill_of(turn)) if profile.prefill else None
         reader: AnswerReader | None = None
-        response: Reply | None = None
+        response: UpstreamReply | None = None
         tap = frame_tap()
         if tap is not None:
             tap("sent", body)
@@ -153,7 +153,7 @@ class OpenAIBackend:
     async def _learn(self) -> bool:
         """Whether the server has answered all questions."""
         session = self._connected().session
-        probe = Probe(self.options.base_url, self.options.api_key, session, self.options.headers)
+        probe = ServerProbe(self.options.base_url, self.options.api_key, session, self.options.headers)
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
             return False
@@ -186,7 +186,7 @@ class OpenAIBackend:
             self._transport.users.add(self)
         return self._transport
 
-    async def _failed(self, response: Reply, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
+    async def _failed(self, response: UpstreamReply, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
         body = b""
         try:
             async with asyncio.timeout(END_MARK_S):
@@ -234,7 +234,7 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _is_stream(response: Reply, turn: Turn) -> bool:
+def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
     """Whether the body is a stream: it says so, or a stream was requested and it does not say JSON."""
     media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media == "text/event-stream" or (turn.stream and media != "application/json")
@@ -245,7 +245,7 @@ class _Blocks:
 
     __slots__ = ("_left", "_reader", "_response", "_tap", "_until")
 
-    def __init__(self, response: Reply, reader: AnswerReader, tap: FrameTap | None, limit: int | None) -> None:
+    def __init__(self, response: UpstreamReply, reader: AnswerReader, tap: FrameTap | None, limit: int | None) -> None:
         self._response, self._reader, self._tap, self._left = response, reader, tap, limit
         self._until: float | None = None
 
@@ -274,7 +274,7 @@ class _Blocks:
         return self._reader.feed(block)
 
 
-async def _read_body(response: Reply, tap: FrameTap | None) -> bytes:
+async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
     blocks: list[bytes] = []
     size = 0
     while block := await response.read():
@@ -305,7 +305,7 @@ class OpenAISource:
     async def names(self) -> Sequence[str]:
         options = self.options
         async with aiohttp.ClientSession(trust_env=options.proxy_from_env) as session:
-            probe = Probe(options.base_url, options.api_key, session, options.headers)
+            probe = ServerProbe(options.base_url, options.api_key, session, options.headers)
             profile = options.server if options.profile != "auto" else await identify(probe)
             found = [] if profile is None else await list_models(probe, profile)
         if not found:
@@ -323,4 +323,4 @@ class OpenAISource:
 async def answers(base_url: str, within_s: float) -> bool:
     """Whether a server with models listens at this address."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
-        return "data" in await Probe(base_url, "", session).json(base_url + "/models")
+        return "data" in await ServerProbe(base_url, "", session).json(base_url + "/models")

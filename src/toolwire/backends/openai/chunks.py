@@ -26,7 +26,7 @@ class Function(msgspec.Struct, gc=False):
     input: Any = None
 
 
-class ToolCall(msgspec.Struct, gc=False):
+class ChunkToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -36,9 +36,9 @@ class ToolCall(msgspec.Struct, gc=False):
     arguments: Any = None
 
 
-class Delta(msgspec.Struct, gc=False):
+class ChunkDelta(msgspec.Struct, gc=False):
     content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[ChunkToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -46,17 +46,17 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_details: Any = None
 
 
-class PartsDelta(Delta, gc=False):
+class PartsDelta(ChunkDelta, gc=False):
     """A delta whose content is a list of parts: (is it reasoning, its text). Only `parse` makes it."""
 
     parts: list[tuple[bool, str]] = []
 
 
 class Choice(msgspec.Struct, gc=False):
-    delta: Delta | None = None
+    delta: ChunkDelta | None = None
     finish_reason: str | None = None
     index: int = 0
-    message: Delta | None = None
+    message: ChunkDelta | None = None
 
 
 class Details(msgspec.Struct, gc=False):
@@ -130,7 +130,7 @@ def _choice(value: dict[str, Any]) -> Choice:
     )
 
 
-def _delta(value: dict[str, Any]) -> Delta:
+def _delta(value: dict[str, Any]) -> ChunkDelta:
     legacy, content = value.get("function_call"), value.get("content")
     parts = _parts(content) if isinstance(content, list) else []
     mixed = any(is_thought for is_thought, _ in parts)
@@ -142,7 +142,7 @@ def _delta(value: dict[str, Any]) -> Delta:
         _function(legacy) if isinstance(legacy, dict) else None,
         value.get("reasoning_details"),
     )
-    return PartsDelta(None, *rest, parts) if mixed else Delta(_text(content), *rest)
+    return PartsDelta(None, *rest, parts) if mixed else ChunkDelta(_text(content), *rest)
 
 
 def _parts(content: list[Any]) -> list[tuple[bool, str]]:
@@ -158,9 +158,9 @@ def details_text(details: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _tool_call(value: dict[str, Any]) -> ToolCall:
+def _tool_call(value: dict[str, Any]) -> ChunkToolCall:
     function, custom = value.get("function"), value.get("custom")
-    return ToolCall(
+    return ChunkToolCall(
         _int(value.get("index")),
         _clean(_text(value.get("id"))),
         None,

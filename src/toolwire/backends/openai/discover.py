@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from toolwire.backends.openai.profiles import GENERIC, PROFILES, Profile, by_address, by_models, is_near
+from toolwire.backends.openai.profiles import GENERIC, PROFILES, ServerProfile, by_address, by_models, is_near
 from toolwire.backends.openai.strategy import Facts
 
 ASK_S = 2.0
@@ -42,14 +42,14 @@ class ListedModel:
     context: int | None = None
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """The text of a response, empty unless its status is 200, and its `Server` header."""
 
     text: str
     server: str
 
 
-class Probe:
+class ServerProbe:
     """Asks one server. `base` is the address with `/v1`, `root` the one without."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Probe:
         self._session = session
         self._headers = {**({"Authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
 
-    async def ask(self, url: str, body: Json = None) -> Answer | None:
+    async def ask(self, url: str, body: Json = None) -> ProbeAnswer | None:
         """GETs, or POSTs a body. Returns the answer whatever its status; None: the server did not answer."""
         method = "GET" if body is None else "POST"
         asked = self._session.request(method, url, json=body, headers=self._headers, allow_redirects=False)
@@ -77,7 +77,7 @@ class Probe:
                     if len(raw) > BODY_LIMIT:
                         return None
                 text = raw.decode("utf-8", "replace") if response.status == 200 else ""
-                return Answer(text, response.headers.get("Server", ""))
+                return ProbeAnswer(text, response.headers.get("Server", ""))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
 
@@ -85,7 +85,7 @@ class Probe:
         return _object(await self.ask(url, body))
 
 
-def _object(answer: Answer | None) -> Entry:
+def _object(answer: ProbeAnswer | None) -> Entry:
     try:
         value = json.loads(answer.text) if answer else {}
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def _object(answer: Answer | None) -> Entry:
 # --- identify -----------------------------------------------------------------------------------------------
 
 
-async def identify(probe: Probe) -> Profile | None:
+async def identify(probe: ServerProbe) -> ServerProfile | None:
     """Identifies a server by its address, or asks it if it is near. None: it did not answer."""
     known = by_address(probe.base)
     if known is not None or not is_near(probe.base):
@@ -127,7 +127,7 @@ def _owners(text: str) -> list[str]:
 # --- one model ----------------------------------------------------------------------------------------------
 
 
-async def facts_of(probe: Probe, profile: Profile, model: str) -> Facts | None:
+async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Facts | None:
     """What the server says of a model. None: the server is not there, or still loads."""
     if profile.name == "ollama":
         shown = await probe.ask(probe.root + "/api/show", {"model": model})
@@ -145,7 +145,7 @@ def _template_tools(props: Entry) -> bool | None:
     return tools if isinstance(tools, bool) else None
 
 
-async def _takes_lark(probe: Probe) -> bool | None:
+async def _takes_lark(probe: ServerProbe) -> bool | None:
     """Whether llama.cpp was built with llguidance. None: it is too busy to answer.
 
     A Lark grammar cannot be tried, because any other build aborts on it. A build with llguidance turns a
@@ -162,7 +162,7 @@ async def _takes_lark(probe: Probe) -> bool | None:
 # --- all models ---------------------------------------------------------------------------------------------
 
 
-async def list_models(probe: Probe, profile: Profile) -> list[ListedModel]:
+async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[ListedModel]:
     """The models that a server offers for chat, in its order. Empty: it does not answer."""
     listing = LISTINGS.get(profile.name)
     entries: list[Entry] = []
@@ -181,7 +181,7 @@ async def list_models(probe: Probe, profile: Profile) -> list[ListedModel]:
     return list({model.id: model for model in models}.values())
 
 
-async def _shown(probe: Probe, models: list[ListedModel]) -> list[ListedModel]:
+async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedModel]:
     """Asks for each model: the lists of older versions of Ollama do not say what a model can do."""
     gate = asyncio.Semaphore(SHOWN_AT_ONCE)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import SplitResult, urlsplit
 
-from toolwire.backends.openai.profiles import GENERIC, PROFILES, Profile, by_address
+from toolwire.backends.openai.profiles import GENERIC, PROFILES, ServerProfile, by_address
 from toolwire.emulate.dialects import select
 from toolwire.wire.checks import is_safe
 
@@ -55,7 +55,7 @@ class OpenAIOptions:
     pass_fields: tuple[str, ...] = ()
 
     @property
-    def server(self) -> Profile:
+    def server(self) -> ServerProfile:
         """The kind of server, as far as the options say."""
         return PROFILES[self.profile] if self.profile != "auto" else by_address(self.base_url) or GENERIC
 

@@ -56,7 +56,7 @@ in `pass_fields`.
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ServerProfile:
     """One kind of server.
 
     - `base_url`, `port`: its defaults.
@@ -104,7 +104,7 @@ class Profile:
 
 
 _ROWS = (
-    Profile(
+    ServerProfile(
         # platform.openai.com/docs/api-reference/chat; strict schemas are a subset, so a call's schema is
         # sent without `strict`
         "openai",
@@ -118,7 +118,7 @@ _ROWS = (
         takes=PASSABLE,
         vendor=frozenset(),  # "Unrecognized request argument supplied"
     ),
-    Profile(
+    ServerProfile(
         # openrouter.ai/docs/requests, /docs/api-reference: comments while it waits, errors inside the
         # stream, endpoints by `supported_parameters`; endpoints advertise `max_tokens`, not the newer name
         "openrouter",
@@ -134,7 +134,7 @@ _ROWS = (
             "some models take tools but not `required`",
         ),
     ),
-    Profile(
+    ServerProfile(
         # ollama docs/api/openai-compatibility.mdx ("[ ] tool_choice"), openai/openai.go (request struct,
         # decodeImageURL, FromChatRequest: a list of parts becomes one message each and loses its
         # tool_call_id), server/routes.go ("Ollama is running"); ollama/ollama issues 15457 (index 0), 7881
@@ -158,7 +158,7 @@ _ROWS = (
             "a message of several texts becomes several messages",
         ),
     ),
-    Profile(
+    ServerProfile(
         # lmstudio.ai docs api-changelog (0.3.15: tool_choice strings only; 0.3.16: capabilities),
         # developer/openai-compat/chat-completions (fields), lmstudio-bug-tracker issues 670 ("Supported
         # string values: none, auto, required"), 830 (empty id), 649 (empty name in each piece);
@@ -181,7 +181,7 @@ _ROWS = (
             "`tool_calls` as the reason of an answer without calls",
         ),
     ),
-    Profile(
+    ServerProfile(
         # docs/features/tool_calling.md (choices, strict), docs/features/structured_outputs.md,
         # entrypoints/openai/engine/protocol.py (owned_by; response_format takes `structural_tag` with an
         # xgrammar `format`), chat_completion/serving.py ("stop" for named tool calls)
@@ -198,7 +198,7 @@ _ROWS = (
             "`stop` as the reason of a named call",
         ),
     ),
-    Profile(
+    ServerProfile(
         # python/sglang/srt/entrypoints/openai/protocol.py (owned_by; StructuralTagResponseFormat; strict),
         # docs/advanced_features/structured_outputs
         "sglang",
@@ -213,7 +213,7 @@ _ROWS = (
             "name and arguments of a call in chunks of their own",
         ),
     ),
-    Profile(
+    ServerProfile(
         # tools/server/server-common.cpp (tools need --jinja; a tool_choice that is no string counts as
         # auto), server-context.cpp (owned_by, /props), server-http.cpp (Server header), its README
         # (--prefill-assistant, on by default), common/chat-auto-parser-generator.cpp (`required`: text,
@@ -237,7 +237,7 @@ _ROWS = (
             "an answer that its own parser does not recognise is HTTP 500",
         ),
     ),
-    Profile(
+    ServerProfile(
         # litellm/proxy/health_endpoints ("I'm alive!"), litellm/utils.py (UnsupportedParamsError), its
         # issues 33678 and 21331 (index 0)
         "litellm",
@@ -252,7 +252,7 @@ _ROWS = (
             "arguments as an object, and `stop` after calls (ollama_chat)",
         ),
     ),
-    Profile(
+    ServerProfile(
         "generic",
         "another server",
         "http://127.0.0.1:8000/v1",
@@ -261,11 +261,11 @@ _ROWS = (
     ),
 )
 
-PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}
+PROFILES: dict[str, ServerProfile] = {row.name: row for row in _ROWS}
 GENERIC = PROFILES["generic"]
 
 
-def by_address(base_url: str) -> Profile | None:
+def by_address(base_url: str) -> ServerProfile | None:
     """The kind of server that the address identifies; None: the server must be asked."""
     url = urlsplit(base_url)
     host = (url.hostname or "").lower()
@@ -276,7 +276,7 @@ def by_address(base_url: str) -> Profile | None:
     return None
 
 
-def by_models(owned_by: Iterable[str], server: str) -> Profile | None:
+def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
     """The kind of server that the owners in `/v1/models`, or its `Server` header, identify."""
     owners = set(owned_by)
     for profile in _ROWS:

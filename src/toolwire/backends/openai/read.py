@@ -26,9 +26,9 @@ import re
 from toolwire.backends.openai.chunks import (
     NOT_AS_EXPECTED,
     Chunk,
-    Delta,
+    ChunkDelta,
+    ChunkToolCall,
     PartsDelta,
-    ToolCall,
     decode,
     details_text,
     parse,
@@ -182,7 +182,7 @@ class AnswerReader:
             if word and not self._reason:
                 self._close(word, out)
 
-    def _take_delta(self, delta: Delta, whole: bool, rough: bool, out: list[Event]) -> None:
+    def _take_delta(self, delta: ChunkDelta, whole: bool, rough: bool, out: list[Event]) -> None:
         thought = delta.reasoning_content or delta.reasoning
         if not thought and delta.reasoning_details:
             thought = details_text(delta.reasoning_details)
@@ -344,7 +344,7 @@ class _DeclaredNames:
         return name if tool is None else tool.name
 
 
-def _fragment(entry: ToolCall, whole: bool, position: int | None) -> Fragment:
+def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragment:
     """`whole`: the arguments are complete. `position`: the entry's place among several of its chunk."""
     kind: CallKind = "function"
     name, arguments = entry.name, entry.arguments

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import Profile, SchemaField
+from toolwire.backends.openai.profiles import SchemaField, ServerProfile
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import (
     NO_SAMPLING,
@@ -65,7 +65,7 @@ def render(
     turn: Turn,
     model: str,
     options: OpenAIOptions | None = None,
-    profile: Profile | None = None,
+    profile: ServerProfile | None = None,
 ) -> Body:
     """The body of the request. `model` is the server's name for it; `profile` None: as the options say."""
     options = options or OpenAIOptions()
@@ -90,7 +90,7 @@ def render(
     return body
 
 
-def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profile: Profile) -> None:
+def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profile: ServerProfile) -> None:
     for name in SAMPLING_FIELDS:
         value = getattr(sampling, name)
         if value is not None:
@@ -251,7 +251,7 @@ def _other_part(part: OtherPart) -> Body:
 # --- tools and format ---------------------------------------------------------------------------------------
 
 
-def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
+def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
     choice = turn.tool_choice
     sent = _choice(turn, profile)
     names = choice.allowed if not isinstance(sent, dict) else None
@@ -267,7 +267,7 @@ def _add_tools(body: Body, turn: Turn, profile: Profile) -> None:
         body["parallel_tool_calls"] = turn.parallel
 
 
-def _choice(turn: Turn, profile: Profile) -> str | Body | None:
+def _choice(turn: Turn, profile: ServerProfile) -> str | Body | None:
     """The `tool_choice` to send: an object if the server itself restricts the tools; None: none is sent."""
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:
@@ -294,7 +294,7 @@ def _function(tool: ToolSpec) -> Body:
     return function
 
 
-def _response_format(output: OutputFormat, profile: Profile) -> Body:
+def _response_format(output: OutputFormat, profile: ServerProfile) -> Body:
     if output.type == "json_object":
         if profile.json_object:
             return {"type": "json_object"}
@@ -325,7 +325,7 @@ def json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}
 
 
-def constraint_fields(constraint: Constraint, profile: Profile) -> Body:
+def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
     """The fields to send. The plan asks only for what the capabilities allow; for anything else: none."""
     if not constraint.opening:
         return SCHEMA_FIELDS[profile.schema](call_schema(constraint), profile.strict_schema)

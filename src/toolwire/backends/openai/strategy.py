@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import PASSABLE, Choice, Profile
+from toolwire.backends.openai.profiles import PASSABLE, Choice, ServerProfile
 from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
 from toolwire.core.capabilities import Capabilities, Constrained, Recalled, Strategy
 from toolwire.emulate.dialects.families import dialects_of
@@ -270,7 +270,7 @@ class ToolSupport:
         self._update()
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> ServerProfile:
         """The kind of server, with the options applied and without what it refused."""
         if self._refused:
             self._forget()
@@ -288,7 +288,7 @@ class ToolSupport:
             self._forget()
         return self._capabilities
 
-    def learn(self, profile: Profile, facts: Facts | None = None) -> None:
+    def learn(self, profile: ServerProfile, facts: Facts | None = None) -> None:
         self._found, self.facts = profile, facts or self.facts
         self._update()
 
@@ -338,7 +338,7 @@ class ToolSupport:
 
     def _describe(
         self,
-        profile: Profile,
+        profile: ServerProfile,
         strategy: Strategy,
         constrain: frozenset[Constrained],
     ) -> Capabilities:

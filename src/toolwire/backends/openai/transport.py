@@ -27,7 +27,7 @@ from toolwire.backends.openai.http1 import Http1Client, Request
 from toolwire.core.errors import ToolwireError
 
 
-class Reply(Protocol):
+class UpstreamReply(Protocol):
     """A response whose head is complete."""
 
     status: int
@@ -65,7 +65,7 @@ class Transport:
     def usable(self) -> bool:
         return not self.session.closed and self.loop.is_running()
 
-    def post(self, request: Request, body: bytes) -> Awaitable[Reply]:
+    def post(self, request: Request, body: bytes) -> Awaitable[UpstreamReply]:
         """Returns the response when its head is complete. Raises `TransportFault`."""
         if self._client is not None:
             return self._client.post(request, body)
@@ -79,7 +79,7 @@ class Transport:
                 self._client.close()
             await self.session.close()
 
-    async def _post_by_proxy(self, request: Request, body: bytes) -> Reply:
+    async def _post_by_proxy(self, request: Request, body: bytes) -> UpstreamReply:
         timeout = aiohttp.ClientTimeout(total=None, connect=request.connect_s, sock_read=request.read_s)
         try:
             response = await self.session.post(
@@ -160,7 +160,7 @@ GZIP, ZLIB, RAW_DEFLATE = 31, 15, -15
 ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 
-def decoded(reply: Reply) -> Reply:
+def decoded(reply: UpstreamReply) -> UpstreamReply:
     """The reply with its body decoded. Raises `ToolwireError` for an encoding that is not supported."""
     encoding = reply.headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
@@ -172,7 +172,7 @@ def decoded(reply: Reply) -> Reply:
 
 
 class _DecodedReply:
-    def __init__(self, reply: Reply, deflate: bool) -> None:
+    def __init__(self, reply: UpstreamReply, deflate: bool) -> None:
         self._reply = reply
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers

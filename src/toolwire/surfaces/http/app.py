@@ -35,7 +35,7 @@ from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
 from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, typed
-from toolwire.surfaces.http.resources import Models, Responses, Usage
+from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import Streaming
 from toolwire.surfaces.web.routes import Pages
 
@@ -263,7 +263,7 @@ class App:
     # --- everything else -------------------------------------------------------------------------------------------------------------------
 
     def _cold_routes(self, gateway: Gateway, store: Store | None) -> Router:
-        models, responses = Models(gateway.catalog), Responses(store)
+        models, responses = ModelRoutes(gateway.catalog), ResponseRoutes(store)
         return Router(
             [
                 Route("/", self._hello),
@@ -271,7 +271,7 @@ class App:
                 Route("/metrics", self._held(self._metrics)),
                 Route("/models", self._held(models.all)),
                 Route("/models/{id:path}", self._held(models.one)),
-                Route("/usage", self._held(Usage(gateway.usage).page)),
+                Route("/usage", self._held(UsageRoutes(gateway.usage).page)),
                 Route("/responses/{id}", self._keyed(responses.one), methods=["GET", "DELETE"]),
                 Route("/responses/{id}/input_items", self._keyed(responses.input_items)),
                 Route("/responses/{id}/cancel", self._keyed(responses.cancel), methods=["POST"]),

@@ -1,4 +1,8 @@
-"""One request on a connection, and how its answer is written: as uvicorn does it, in fewer steps."""
+"""One request on a connection, and how its answer is written: as uvicorn does it, in fewer steps.
+
+This exists for speed alone: without it, and the calls of `protocol.py` that go with it, a plain request costs 13 to 19 % more
+CPU, and a chunk of a stream about 10 %. `App` uses it through three calls (`take`, `answer`, `write`) and works without it.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from toolwire.wire.sse import encode
 # --- watch ------------------------------------------------------------
 #
 # What is known of the connection that a request came by, and whether its client has left while the answer
-# is made. Our own protocol says it by a call (`Connection` in the scope), which costs nothing while nobody
+# is made. Our own protocol says it by a call (`ClientConnection` in the scope), which costs nothing while nobody
 # leaves; any other server says it only to who waits.
 
 CONNECTION = "toolwire.connection"
@@ -61,7 +61,7 @@ class _Silent:
 SILENT = _Silent()
 
 
-class Connection:
+class ClientConnection:
     """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens."""
 
     __slots__ = ("gone", "task", "tell", "wire")
@@ -82,7 +82,7 @@ class Connection:
         self.wire, self.task, self.tell = SILENT, None, None
 
 
-NO_CONNECTION = Connection(SILENT)
+NO_CONNECTION = ClientConnection(SILENT)
 """Where the server is not ours, and tells of none."""
 
 
@@ -93,7 +93,7 @@ class Watch:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.gone = False
-        self._connection: Connection | None = scope.get(CONNECTION)
+        self._connection: ClientConnection | None = scope.get(CONNECTION)
         self._watched = asyncio.current_task() if self._connection is None else self._connection.task
         self._task: asyncio.Task[Any] | None = None
         if self._connection is None:
@@ -187,7 +187,7 @@ class Exchange:
         self.began = time.perf_counter()
         self._receive = receive
         self._send = send
-        self._connection: Connection = scope.get(CONNECTION, NO_CONNECTION)
+        self._connection: ClientConnection = scope.get(CONNECTION, NO_CONNECTION)
         self.started = self.reached_gateway = False
         self.holder: KeyHolder | None = None
         """Whose request it is, once that is known …"""

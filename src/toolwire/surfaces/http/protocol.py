@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from toolwire.core.errors import error_object
 from toolwire.core.events import Failure
 from toolwire.surfaces.http.cycle import Cycle
-from toolwire.surfaces.http.exchange import CONNECTION, Connection
+from toolwire.surfaces.http.exchange import CONNECTION, ClientConnection
 
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
@@ -68,7 +68,7 @@ class GuardedProtocol(HttpToolsProtocol):
     and what they look up (loggers, what a path means) is the same for all."""
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
-    _connection: Connection
+    _connection: ClientConnection
     _unread = _stalled_looks = _overhead = 0
     """Set on few connections only: an object with more than thirty members of its own costs more."""
     _last_bytes = b""
@@ -119,7 +119,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        self._connection = cycle.scope[CONNECTION] = connection = Connection(cycle)  # type: ignore[literal-required, arg-type]
+        self._connection = cycle.scope[CONNECTION] = connection = ClientConnection(cycle)  # type: ignore[literal-required, arg-type]
         connection.task = task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)

@@ -33,7 +33,7 @@ def model_object(id: str) -> dict[str, Any]:
     return {"id": id, "object": "model", "created": CREATED, "owned_by": "toolwire"}
 
 
-class Models:
+class ModelRoutes:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
@@ -57,7 +57,7 @@ MAX_PAGE = 100
 DEFAULT_PAGE = 20
 
 
-class Responses:
+class ResponseRoutes:
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
@@ -118,7 +118,7 @@ LATEST = 253_402_300_800
 """The year 10000: no time lies behind it."""
 
 
-class Usage:
+class UsageRoutes:
     def __init__(self, book: UsageBook, clock: Callable[[], float] = time.time) -> None:
         self._book = book
         self._clock = clock

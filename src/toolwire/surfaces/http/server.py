@@ -26,7 +26,7 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from toolwire.access.gate import Proxies
-from toolwire.cluster.joining import ALONE, Part, advertised, check, join, worker_address
+from toolwire.cluster.joining import ALONE, WorkerContext, advertised, check, join, worker_address
 from toolwire.cluster.workers import Tell, Workers
 from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.logs import say
@@ -89,7 +89,7 @@ def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: Ma
                 for each in listeners:
                     each.close()
         own = bind(*worker_address(server, number))
-        part = Part(number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline)
+        part = WorkerContext(number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline)
         return _run(settings, sockets, make, announce if number == 0 else _silent, part, tell)
 
     def let_go() -> None:
@@ -102,7 +102,7 @@ def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: Ma
         let_go()
 
 
-def _run(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: Part, tell: Tell) -> int:
+def _run(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: WorkerContext, tell: Tell) -> int:
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, sockets, make, announce, part, tell))
 
@@ -115,7 +115,7 @@ def _silent(gateway: Gateway) -> None:
     pass
 
 
-async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: Part, tell: Tell) -> int:
+async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: WorkerContext, tell: Tell) -> int:
     """Serves in this process. `tell` learns when it is ready, and the path of the pages' one-time link."""
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)

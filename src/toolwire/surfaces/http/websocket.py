@@ -67,7 +67,7 @@ class Sockets:
     def __init__(self, app: App, body_limit: int) -> None:
         self._app = app
         self._body_limit = body_limit
-        self._open: set[Connection] = set()
+        self._open: set[SocketConnection] = set()
         self._by_key: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class Sockets:
         except OSError:  # the client left meanwhile
             raise ClientGone from None
         exchange.started, exchange.status = True, 101
-        connection = Connection(self._app, exchange, send, self._body_limit)
+        connection = SocketConnection(self._app, exchange, send, self._body_limit)
         self._open.add(connection)
         self._by_key[key_id] += 1
         try:
@@ -124,7 +124,7 @@ class _Refused(NamedTuple):
     lane: str
 
 
-class Connection:
+class SocketConnection:
     def __init__(self, app: App, exchange: Exchange, send: Send, body_limit: int) -> None:
         self._app = app
         self._send = send
@@ -290,7 +290,7 @@ class Connection:
 class _Turn:
     """The HTTP request that a message stands for, as an application sees it."""
 
-    def __init__(self, connection: Connection, body: bytes, lane: str) -> None:
+    def __init__(self, connection: SocketConnection, body: bytes, lane: str) -> None:
         self._connection = connection
         self._lane = lane
         self._named = b'{"stream_id":%b,' % encode(lane) if lane else b""
