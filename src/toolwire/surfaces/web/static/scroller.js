@@ -3,12 +3,14 @@
 import { h, icon } from './dom.js'
 
 const NEAR = 48
+const AWAY_MS = 300
 const UPWARDS = new Set(['ArrowUp', 'PageUp', 'Home'])
 
 export class Scroller {
   constructor(content) {
     this.pinned = true
     this.top = 0
+    this.awayUntil = 0
     this.node = h(
       'div',
       {
@@ -17,11 +19,19 @@ export class Scroller {
         role: 'region',
         'aria-label': 'Conversation',
         onscroll: () => this.scrolled(),
-        onkeydown: (event) => event.target === this.node && UPWARDS.has(event.key) && this.wanted(this.node),
+        onkeydown: (event) => {
+          if (event.target !== this.node) return
+          if (UPWARDS.has(event.key)) this.wanted(this.node)
+          else this.awayUntil = 0
+        },
       },
       content,
     )
-    const turned = (event) => event.deltaY < 0 && !event.ctrlKey && this.wanted(event.target)
+    const turned = (event) => {
+      if (event.ctrlKey) return
+      if (event.deltaY < 0) this.wanted(event.target)
+      else this.awayUntil = 0
+    }
     this.node.addEventListener('wheel', turned, { passive: true })
     this.button = h(
       'button',
@@ -40,14 +50,19 @@ export class Scroller {
     const moved = scrollTop - this.top
     const left = scrollHeight - scrollTop - clientHeight
     this.top = scrollTop
-    if (moved > 0 && left < NEAR) this.pin(true)
+    if (moved > 0 && left < NEAR && performance.now() > this.awayUntil) this.pin(true)
     else if (moved < -1 && left > 1) this.pin(false)
   }
 
-  /** The person turns upwards. A browser moves there step by step, and following the next line would take the first step back, and with it all the others. */
+  /**
+   * The person turns upwards. The browser scrolls there in small steps, and what grows meanwhile moves the view down a little: near the end
+   * that looks like a return to the end, so for a moment nothing holds the view again.
+   */
   wanted(target) {
     for (let node = target; node !== this.node; node = node.parentElement) if (node.scrollTop > 0) return // that one moves, not the view
-    if (this.node.scrollTop > 0) this.pin(false)
+    if (this.node.scrollTop <= 0) return
+    this.awayUntil = performance.now() + AWAY_MS
+    this.pin(false)
   }
 
   pin(on) {
@@ -65,6 +80,7 @@ export class Scroller {
 
   /** To the end, and stay there. */
   toEnd() {
+    this.awayUntil = 0
     this.pin(true)
     this.grown()
   }
