@@ -248,18 +248,29 @@ async def test_a_streamed_turn_that_waits_is_begun_in_time_and_kept_alive(on_a_s
         await first
 
 
-async def test_a_streamed_turn_that_loses_its_place_after_it_was_begun_is_told_in_band() -> None:
+@pytest.mark.parametrize("choices", [1, 2])
+async def test_a_streamed_turn_that_loses_its_place_after_it_was_begun_is_told_in_band(choices: int) -> None:
     gated = Gated()
     served = gateway(gated, commit_after_s=0.01, backend_concurrent=1, queue=2)
     first = asyncio.ensure_future(ask(served, "noisy"))
     await gated.asked.wait()
-    noisy = [asyncio.ensure_future(ask(served, "noisy", stream=True)) for _ in range(2)]
+    noisy = [asyncio.ensure_future(ask(served, "noisy", stream=True, n=choices)) for _ in range(2)]
     await until(lambda: served.queues.waiting("m") == 2)
     await asyncio.sleep(0.03)  # longer than the wait before a stream is begun
     quiet = asyncio.ensure_future(ask(served, "quiet"))
     assert b"rate_limit_exceeded" in await noisy[1]
     gated.open.set()
     assert b"done" in await quiet and b"done" in await noisy[0] and b"done" in await first
+
+
+async def test_a_batch_without_events_changes_nothing() -> None:
+    async def pauses(turn: Turn) -> AsyncGenerator[Batch, None]:
+        yield []
+        yield [Text("done")]
+        yield []
+        yield [Finish()]
+
+    assert b"done" in await ask(gateway(pauses)) and b"done" in await ask(gateway(pauses), stream=True, n=2)
 
 
 async def test_a_failed_turn_lets_the_next_one_in() -> None:

@@ -130,7 +130,7 @@ class Run:
                         trace.received(source.number, batch)
                     if batch is None:
                         block = stages.stop()
-                    elif source.is_silent and type(batch[0]) is Failure:
+                    elif source.is_silent and batch and type(batch[0]) is Failure:
                         instead = self._instead(source, batch[0], backend, stages)
                         if not isinstance(instead, Failure):
                             dead, (source, stages) = source, instead
@@ -140,7 +140,7 @@ class Run:
                         block = stages.feed([instead])
                     else:
                         block = stages.feed(batch) if stages.is_quick(batch) else await self._read_slowly(stages, batch)
-                    source.is_silent = False
+                    source.is_silent = source.is_silent and not batch
                     if stages.over:
                         following, more = await self._over(source, stages, backend)
                         block += more
@@ -181,9 +181,9 @@ class Run:
 
         with self._serving(backend, True):
             if (refusal := await self._admission()) is not None:
-                self._stages(self.plan, 0).fail(refusal)
                 if not self._committed:
                     raise ToolwireError.of(refusal)
+                answer.feed([refusal], 0)
             readers = [asyncio.create_task(read(choice)) for choice in range(choices if refusal is None else 0)]
             try:
                 left = choices
