@@ -283,7 +283,8 @@ def test_as_json_a_turn_has_all_its_fields(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 WORDS = st.one_of(
-    st.sampled_from(["", "m", "a b", "node-secret-canary", "Bearer abcdefghijklmnopqrstuvwx", "pwd=x1", "\ud800"]),
+    st.sampled_from(["", "m", "a b", "node-secret-canary"]),
+    st.sampled_from(["Bearer abcdefghijklmnopqrstuvwx", "pwd=x1", "\ud800"]),
     st.text(max_size=150),
 )
 FEW_WORDS = st.lists(WORDS, max_size=3).map(tuple)
