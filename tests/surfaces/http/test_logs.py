@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -11,6 +12,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from toolwire.access.keys import key_id_of
 from toolwire.gateway.pipeline import Gateway
@@ -279,6 +282,48 @@ def test_as_json_a_turn_has_all_its_fields(monkeypatch: pytest.MonkeyPatch) -> N
     assert fields["tool_call_names"] == []
 
 
+WORDS = st.one_of(
+    st.sampled_from(["", "m", "a b", "node-secret-canary"]),
+    st.sampled_from(["Bearer abcdefghijklmnopqrstuvwx", "pwd=x1", "\ud800"]),
+    st.text(max_size=150),
+)
+FEW_WORDS = st.lists(WORDS, max_size=3).map(tuple)
+COUNTS = st.integers(0, 2**40)
+SECONDS = st.floats(0, 1e6)
+SUMMARIES = st.builds(
+    lambda **fields: TurnSummary(**fields),
+    **dict.fromkeys(("request_id", "key_id", "model", "backend", "strategy", "output_mode", "report"), WORDS),
+    **dict.fromkeys(("kind", "key_name", "turn_id", "answer_id"), WORDS),
+    **dict.fromkeys(("finish", "error_kind"), st.none() | WORDS),
+    **dict.fromkeys(("stream", "cancelled", "tool_call_truncated"), st.booleans()),
+    **dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"), COUNTS),
+    **dict.fromkeys(("tool_call_names", "tool_call_ids"), FEW_WORDS),
+    api=st.sampled_from(["chat", "responses"]),
+    status=st.sampled_from([200, 400, 502]),
+    tool_call_count=st.integers(0, 3),
+    dropped=st.dictionaries(WORDS, COUNTS, max_size=2),
+    first_byte_s=st.none() | SECONDS,
+    duration_s=SECONDS,
+)
+
+
+@pytest.mark.parametrize("mask", [None, MASK], ids=["not masked", "masked"])
+@pytest.mark.parametrize("formatter", [logs.TextFormatter, logs.JsonFormatter])
+@given(turn=SUMMARIES, node=WORDS, at=st.floats(1e9, 4e9))
+@example(turn=summary(), node="", at=1_700_000_000.9999)
+def test_a_turns_line_is_the_same_with_and_without_a_record(
+    formatter: type[logs.TextFormatter | logs.JsonFormatter],
+    mask: Mask | None,
+    turn: TurnSummary,
+    node: str,
+    at: float,
+) -> None:
+    fields = {"node": node, **logs.turn_fields(turn)} if node else logs.turn_fields(turn)
+    record = logging.LogRecord("toolwire.access", logging.INFO, "", 0, "", (), None)
+    record.created, record.msecs, record.fields = at, int((at - int(at)) * 1000) + 0.0, fields
+    assert formatter(mask).turn_line(turn, node, at) == formatter(mask).format(record)
+
+
 @pytest.mark.parametrize("where", ["toolwire", "toolwire.access"])
 def test_other_handlers_see_a_turn_as_json(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     seen: list[str] = []
@@ -294,6 +339,17 @@ def test_other_handlers_see_a_turn_as_json(monkeypatch: pytest.MonkeyPatch, wher
     finally:
         logging.getLogger(where).removeHandler(listener)
     assert [json.loads(line)["turn_id"] for line in seen] == ["turn_1"]
+
+
+def test_a_filter_sees_the_record_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    logs.access.addFilter(nothing)
+    try:
+        assert written(monkeypatch, "text", MASK, lambda: logs.RequestLog().turn(summary())) == []
+    finally:
+        logs.access.removeFilter(nothing)
 
 
 def test_contents_are_kept_only_if_the_settings_ask_for_them() -> None:
@@ -323,6 +379,46 @@ async def test_a_line_is_written_at_once_and_in_order(stderr: io.StringIO) -> No
     log.warning("two")
     log.info("three")
     assert [line.rpartition(" ")[2] for line in stderr.getvalue().splitlines()] == ["one", "two", "three"]
+
+
+def without_other_handlers() -> None:
+    """Removes the handlers that pytest adds for every test."""
+    root = logging.getLogger()
+    root.handlers[:] = [one for one in root.handlers if isinstance(one, logs.Handler)]
+
+
+async def test_the_lines_of_turns_are_written_together_and_before_any_other_line(stderr: io.StringIO) -> None:
+    def events() -> list[str]:
+        return [line.split()[3] for line in stderr.getvalue().splitlines()]
+
+    without_other_handlers()
+    log = logs.RequestLog()
+    log.turn(summary())
+    log.turn(summary())
+    assert events() == []
+    await asyncio.sleep(0)
+    assert events() == ["turn", "turn"]
+    log.turn(summary())
+    log.passed_on("req_1", "", "chat", "node_2", "ok")
+    assert events() == ["turn", "turn", "turn", "passed_on"]
+    log.turn(summary())
+    logging.getLogger().handlers[0].flush()
+    assert events()[4:] == ["turn"]
+    log.turn(summary())
+    logs.configure("info")
+    assert events()[5:] == ["turn"]
+
+
+async def test_lines_of_turns_that_cannot_be_written_are_lost(stderr: io.StringIO) -> None:
+    without_other_handlers()
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+    logs.RequestLog().turn(summary())
+    stderr.close()
+    await asyncio.sleep(0)
+    logs.RequestLog().turn(summary())
+    await asyncio.sleep(0)
+    assert problems == [] and stderr.closed
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
