@@ -153,11 +153,11 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
         import asyncio, os, sys
         from toolwire.backends.codex import CodexOptions
         from toolwire.backends.codex.home import prepare_home
-        from toolwire.backends.codex.worker import Worker
+        from toolwire.backends.codex.worker import CodexWorker
 
         async def main():
             options = CodexOptions(bin={new_codex!r}, home={str(homes / "killed")!r}, provider={{"base_url": "http://127.0.0.1:9/v1"}})
-            worker = Worker(await prepare_home(options))
+            worker = CodexWorker(await prepare_home(options))
             await worker.start(20)
             print(worker.pid, flush=True)
             await asyncio.Event().wait()
