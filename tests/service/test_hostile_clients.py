@@ -411,20 +411,21 @@ def _p99(times: list[float]) -> float:
 
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_server_its_memory(watched: Watched, kind: str) -> None:
-    """Calm and flooded rounds take turns, so that whatever else the machine does is in both."""
+    """Calm and flooded rounds take turns, each with a flood of its own. The best round of each kind counts: what else the machine does
+    only ever adds time, and a flood that held others up would do so in every round."""
     await _timed(watched.port)
     before = watched.rss_mb()
     calm, flooded = [], []
     for _ in range(ROUNDS):
-        calm += await _timed(watched.port)
+        calm.append(_p99(await _timed(watched.port)))
         flood = Flood(watched.port, *FLOODS[kind])
         flood.start()
         try:
             await asyncio.to_thread(flood.running.wait, 10)
-            flooded += await _timed(watched.port)
+            flooded.append(_p99(await _timed(watched.port)))
         finally:
             await asyncio.to_thread(flood.stop)
-    print(f"{kind}: p99 calm {_p99(calm) * 1000:.2f} ms, flooded {_p99(flooded) * 1000:.2f} ms, ratio {_p99(flooded) / _p99(calm):.2f}")
-    assert _p99(flooded) <= TIMES_CALM * max(_p99(calm), NOISE_S)
+    print(f"{kind}: p99 calm {min(calm) * 1000:.2f} ms, flooded {min(flooded) * 1000:.2f} ms, ratio {min(flooded) / min(calm):.2f}")
+    assert min(flooded) <= TIMES_CALM * max(min(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.told()
