@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from statistics import median
 from typing import Any
 
 import pytest
@@ -344,7 +345,7 @@ async def test_all_of_them_at_once_leave_the_others_their_answers_and_the_server
 
 # --- a WebSocket that floods -------------------------------------------------------------------------------------------------------------------
 
-ROUNDS, EACH = 3, 70
+ROUNDS, EACH = 5, 70
 TIMES_CALM = 4
 NOISE_S = 0.002
 """Below this a p99 on a busy machine is the scheduler's."""
@@ -411,8 +412,8 @@ def _p99(times: list[float]) -> float:
 
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_server_its_memory(watched: Watched, kind: str) -> None:
-    """Calm and flooded rounds take turns, each with a flood of its own. The best round of each kind counts: what else the machine does
-    only ever adds time, and a flood that held others up would do so in every round."""
+    """Calm and flooded rounds take turns, each with a flood of its own. The median round of each kind counts, so that one moment in which
+    the machine did something else decides nothing, and a flood that holds others up in most rounds fails."""
     await _timed(watched.port)
     before = watched.rss_mb()
     calm, flooded = [], []
@@ -425,7 +426,7 @@ async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_se
             flooded.append(_p99(await _timed(watched.port)))
         finally:
             await asyncio.to_thread(flood.stop)
-    print(f"{kind}: p99 calm {min(calm) * 1000:.2f} ms, flooded {min(flooded) * 1000:.2f} ms, ratio {min(flooded) / min(calm):.2f}")
-    assert min(flooded) <= TIMES_CALM * max(min(calm), NOISE_S)
+    print(f"{kind}: p99 calm {median(calm) * 1000:.2f} ms, flooded {median(flooded) * 1000:.2f} ms, ratio {median(flooded) / median(calm):.2f}")
+    assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.told()
