@@ -98,3 +98,50 @@ def test_of_a_folder_that_is_not_there_yet_the_nearest_is_asked(tmp_path: Path) 
     (tmp_path / "file").touch()
     assert disk.hindrance(tmp_path / "file" / "c.db", 1) == f"{tmp_path}/file is not a folder"
     assert disk.hindrance(tmp_path / "c.db", 1 << 62) == "the disk is full"
+
+
+WRITES = """
+import sqlite3, sys
+try:
+    sqlite3.connect(sys.argv[1], timeout=0).execute("BEGIN IMMEDIATE")
+    print("begun")
+except sqlite3.OperationalError as error:
+    print(error)
+"""
+
+
+async def test_opening_a_store_twice_in_one_process_keeps_the_locks_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing any handle of a file releases all locks of the process on it, so two processes could then write."""
+    monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
+    path = tmp_path / "toolwire.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as first:
+        first.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ToolwireError, match="locked"):
+            async with Store(f"sqlite:///{path}"):
+                pass
+        started = asyncio.create_subprocess_exec(sys.executable, "-c", WRITES, str(path), stdout=PIPE)
+        said, _ = await (await started).communicate()
+    assert said == b"database is locked\n"
+
+
+OPENS = """
+import asyncio, sys
+from toolwire.store.store import Store
+
+async def main():
+    stores = [Store(f"sqlite:///{sys.argv[1]}") for _ in range(3)]
+    sys.stdin.readline()
+    await asyncio.gather(*(store.open() for store in stores))
+    await asyncio.gather(*(store.close() for store in stores))
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_open_the_same_new_store_at_once_all_succeed(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", OPENS)
+    for round in range(4):
+        started = (asyncio.create_subprocess_exec(*command, str(tmp_path / f"{round}.db"), stdin=PIPE, stderr=PIPE) for _ in range(3))
+        processes = await asyncio.gather(*started)
+        ended = await asyncio.gather(*(process.communicate(b"\n") for process in processes))
+        assert [errors for _, errors in ended] == [b""] * 3

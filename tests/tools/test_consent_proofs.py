@@ -37,7 +37,7 @@ from toolwire.tools.vault_tools import tools_of
 
 ASKING = Asking("session-1", "m", "test")
 YES, NO = Decision(True), Decision(False)
-NOTES = {"Secret-plan.md": "The launch code is 4711.", "Folder/Other-note.md": "Nothing about the launch."}
+NOTES = {"Secret-plan.md": "The launch code is Zulu-4711.", "Folder/Other-note.md": "Nothing about the launch."}
 SEARCH = 'call vault_search {"query": "launch code"}'
 READ = 'call file_read {"filePaths": ["Secret-plan.md"]}'
 LIST = "call vault_tasks {}"
@@ -146,7 +146,7 @@ async def test_a_declined_call_opens_no_note_and_shares_none(talk: Callable[...,
         await one.turn()
     assert seen == []
     assert len(one.backend.seen) == 2
-    assert "4711" not in one.sent and "Secret-plan" not in one.sent.replace(READ, "").replace('["Secret-plan.md"]', "")
+    assert "Zulu-4711" not in one.sent and "Secret-plan" not in one.sent.replace(READ, "").replace('["Secret-plan.md"]', "")
     assert "User cancelled tool execution" in one.sent and "private" in one.sent
 
 
@@ -159,7 +159,7 @@ async def test_a_read_opens_what_was_granted_after_the_grant_and_nothing_else(ta
         await one.turn()
     assert asked == [[]]
     assert seen == ["Secret-plan.md"]
-    assert "4711" in one.sent and "Nothing about the launch" not in one.sent
+    assert "Zulu-4711" in one.sent and "Nothing about the launch" not in one.sent
 
 
 async def test_a_search_opens_no_note_at_all_it_asks_the_index(talk: Callable[..., Talk], approvals: Approvals) -> None:
@@ -167,13 +167,13 @@ async def test_a_search_opens_no_note_at_all_it_asks_the_index(talk: Callable[..
         one = talk(f"{SEARCH}\n---\nsay Done.", YES, Decision(True, picked=("0",)))
         await one.turn()
     assert seen == []
-    assert "4711" in one.sent
+    assert "Zulu-4711" in one.sent
 
 
 async def test_results_that_were_kept_back_do_not_reach_the_model(talk: Callable[..., Talk]) -> None:
     one = talk(f"{SEARCH}\n---\nsay Done.", YES, NO)
     await one.turn()
-    assert "4711" not in one.sent and "Secret-plan" not in one.sent
+    assert "Zulu-4711" not in one.sent and "Secret-plan" not in one.sent
 
 
 async def test_a_call_that_nobody_decides_opens_nothing_and_is_expired(talk: Callable[..., Talk], approvals: Approvals) -> None:
@@ -181,7 +181,7 @@ async def test_a_call_that_nobody_decides_opens_nothing_and_is_expired(talk: Cal
     with opens() as seen:
         await one.turn()
     assert seen == []
-    assert "4711" not in one.sent
+    assert "Zulu-4711" not in one.sent
     assert [approval.status for approval in await approvals.records.listed()] == ["expired"]
 
 
@@ -191,7 +191,7 @@ async def test_a_change_opens_the_old_text_for_the_difference_and_that_stays_her
     with opens() as seen:
         await one.turn()
     assert set(seen) == {"Secret-plan.md"}
-    assert "4711" not in one.sent
+    assert "Zulu-4711" not in one.sent
 
 
 # --- the same by system calls --------------------------------------------------------------------------------------------------------------------
@@ -282,14 +282,14 @@ def traced(folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str], str]]
 def test_strace_sees_no_note_opened_by_a_declined_search_and_read(traced: Callable[..., tuple[list[str], str]]) -> None:
     order, sent = traced(f"{SEARCH}\n---\n{READ}\n---\nsay As you wish.", NO, NO)
     assert order == ["request", "asked", "decided", "asked", "decided", "end"]
-    assert "4711" not in sent and "User cancelled tool execution" in sent
+    assert "Zulu-4711" not in sent and "User cancelled tool execution" in sent
 
 
 def test_strace_sees_a_granted_note_opened_after_the_grant_and_no_other(traced: Callable[..., tuple[list[str], str]]) -> None:
     both = 'call file_read {"filePaths": ["Secret-plan.md", "Folder/Other-note.md"]}'
     order, sent = traced(f"{both}\n---\nsay Done.", Decision(True, picked=("Secret-plan.md",)))
     assert order == ["request", "asked", "decided", "Secret-plan.md", "end"]
-    assert "4711" in sent and "Nothing about" not in sent
+    assert "Zulu-4711" in sent and "Nothing about" not in sent
 
 
 # --- planted notes -------------------------------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ async def test_a_path_in_a_note_is_no_grant_to_read_it(talk: Callable[..., Talk]
     script = f'call file_read {{"filePaths": ["Planted.md"]}}\n---\n{READ}\n---\nsay Done.'
     one = talk(script, Decision(True, picked=("Planted.md",)), NO)
     await one.turn()
-    assert "4711" not in one.sent
+    assert "Zulu-4711" not in one.sent
 
 
 # --- killing -------------------------------------------------------------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ async def test_a_grant_for_a_folder_ends_at_its_edge(talk: Callable[..., Talk], 
     assert again.surface.shown == [] and "Nothing about the launch" in again.sent
     both = talk('call file_read {"filePaths": ["Folder/Other-note.md", "Secret-plan.md"]}\n---\nsay Done.', NO)
     await both.turn()
-    assert len(both.surface.shown) == 1 and "4711" not in both.sent
+    assert len(both.surface.shown) == 1 and "Zulu-4711" not in both.sent
     climbing = talk('call file_read {"filePaths": ["Folder/../Secret-plan.md"]}\n---\nsay Done.', NO)
     await climbing.turn()
-    assert "4711" not in climbing.sent
+    assert "Zulu-4711" not in climbing.sent

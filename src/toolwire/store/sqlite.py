@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -170,10 +171,18 @@ def _code(error: sqlite3.Error) -> str:
     return str(getattr(error, "sqlite_errorname", ""))
 
 
+_CREATING = threading.Lock()
+
+
 def _prepare_file(path: Path) -> None:
-    """SQLite gives the -wal and -shm files the mode of the file."""
+    """SQLite gives the -wal and -shm files the mode of the file.
+
+    A file that exists is never opened and closed here: closing a file releases every lock that this process
+    holds on it, those of other connections included.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with _CREATING, suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
 

@@ -32,7 +32,7 @@ from toolwire.tools.vault_tools import tools_of
 NOTES = {
     "Programming/TypeScript Basics.md": "# TypeScript\n\nTypeScript is a typed superset of JavaScript.\n",
     "Programming/React.md": "# React\n\nReact is a JavaScript library.\n",
-    "Diary.md": "Learned some JavaScript today. The launch code is 4711.\n",
+    "Diary.md": "Learned some JavaScript today. The launch code is Zulu-4711.\n",
 }
 MODES = ("legacy", "auto")
 """The protocol before 2026-07-28, where the server asks, and since, where a request ends with its question."""

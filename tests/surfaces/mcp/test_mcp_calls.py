@@ -56,7 +56,7 @@ async def test_a_read_shares_the_files_that_were_ticked_and_no_other(serve: Any,
         ("gone.md", "File not found: gone.md"),
     ]
     assert told["note"] == "The person allowed 1 of the 2 that were asked for."
-    assert "4711" not in text(result)
+    assert "Zulu-4711" not in text(result)
     assert [name for name in person.fields() if name.startswith("share")] == ["share_1", "share_2"]
 
 
@@ -82,7 +82,7 @@ async def test_a_refusal_is_an_error_in_the_words_of_every_surface(serve: Any, f
 async def test_a_search_that_ran_may_still_share_nothing(serve: Any, form: Any, text: Any, mode: str) -> None:
     async with serve().client(mode, form(YES, "decline")) as client:
         result = await client.call_tool("vault_search", {"query": "launch code"})
-    assert result.is_error and "4711" not in text(result)
+    assert result.is_error and "Zulu-4711" not in text(result)
 
 
 @both_eras
@@ -90,13 +90,13 @@ async def test_a_change_shows_its_difference_and_is_written_as_shown(serve: Any,
     served = serve()
     before = (served.vault / "Diary.md").read_bytes()
     person = form(YES)
-    edit = {"filePath": "Diary.md", "edits": [{"oldText": "4711", "newText": "0815"}], "baseHash": hashlib.sha256(before).hexdigest()}
+    edit = {"filePath": "Diary.md", "edits": [{"oldText": "Zulu-4711", "newText": "0815"}], "baseHash": hashlib.sha256(before).hexdigest()}
     async with served.client(mode, person) as client:
         told = data(await client.call_tool("note_edit", edit))
-    assert "-Learned some JavaScript today. The launch code is 4711." in person.shown[0].message
+    assert "-Learned some JavaScript today. The launch code is Zulu-4711." in person.shown[0].message
     assert "+Learned some JavaScript today. The launch code is 0815." in person.shown[0].message
     after = (served.vault / "Diary.md").read_bytes()
-    assert after == before.replace(b"4711", b"0815")
+    assert after == before.replace(b"Zulu-4711", b"0815")
     assert told["result"] == {"path": "Diary.md", "sha256": hashlib.sha256(after).hexdigest(), "created": False}
 
 
@@ -113,7 +113,7 @@ async def test_a_form_is_taken_back_when_the_question_was_decided_elsewhere(serv
     async with serve().client("legacy", form("hang")) as client:
         calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
         await inbox.decide(await inbox.next(), Decision(True, picked=("Diary.md",)))
-        assert "4711" in data(await calling)["result"][0]["content"]
+        assert "Zulu-4711" in data(await calling)["result"][0]["content"]
 
 
 async def test_an_unknown_tool_and_wrong_arguments_are_error_results(serve: Any, form: Any, text: Any) -> None:
@@ -158,7 +158,7 @@ async def test_the_state_of_a_question_is_good_for_one_answer_to_that_very_call(
         assert forged.is_error and text(forged) == mcp_server.OVER
         again = {"input_responses": yes, "request_state": asked.request_state}
         first = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, **again)
-        assert not first.is_error and "4711" in text(first)
+        assert not first.is_error and "Zulu-4711" in text(first)
         second = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, **again)
         assert second.is_error and text(second) == mcp_server.OVER
 
@@ -225,7 +225,7 @@ async def test_a_client_whose_forms_fail_gets_the_inbox(serve: Any, form: Any, i
     async with serve().client("legacy", form("error")) as client:
         calling = asyncio.ensure_future(client.call_tool("vault_list", {}))
         await inbox.decide(await inbox.next(), Decision(True))
-        assert data(await calling)["result"]["files"] == [{"path": "Diary.md", "size": 56}]
+        assert data(await calling)["result"]["files"] == [{"path": "Diary.md", "size": 61}]
 
 
 async def test_the_inbox_alone_can_be_asked_for(serve: Any, form: Any, inbox: Any, data: Any) -> None:

@@ -29,7 +29,7 @@ async def test_a_client_searches_and_reads_with_consent(serve: Any, on_http: Any
         path = found["result"]["results"][0]["path"]
         read = data(await client.call_tool("file_read", {"filePaths": [path]}))
     assert path == "Diary.md"
-    assert "4711" in read["result"][0]["content"]
+    assert "Zulu-4711" in read["result"][0]["content"]
 
 
 @both_eras
@@ -37,7 +37,7 @@ async def test_a_client_without_forms_is_decided_for_in_the_inbox(serve: Any, on
     async with on_http(serve()) as url, connect(url, mode) as client:
         calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
         await inbox.decide(await inbox.next(), Decision(True, picked=("Diary.md",)))
-        assert "4711" in data(await calling)["result"][0]["content"]
+        assert "Zulu-4711" in data(await calling)["result"][0]["content"]
 
 
 @pytest.mark.parametrize(

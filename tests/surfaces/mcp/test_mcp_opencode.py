@@ -94,9 +94,9 @@ async def test_opencode_searches_the_vault_and_a_person_decides_in_the_inbox(ope
         out, errors = await asyncio.wait_for(agent.communicate(), 120)
     told = [one.body["messages"][-1] for one in upstream.requests if one.body and one.body["messages"][-1]["role"] == "tool"]
     assert len(told) == 1, errors.decode()
-    assert "The launch code is 4711." in json.dumps(told[0], ensure_ascii=False)
+    assert "The launch code is Zulu-4711." in json.dumps(told[0], ensure_ascii=False)
     assert "untrusted data" in json.dumps(told[0])
-    assert b"4711" in out
+    assert b"Zulu-4711" in out
 
 
 @pytest.mark.timeout(240)
@@ -108,4 +108,4 @@ async def test_opencode_is_told_of_a_refusal_and_the_model_sees_nothing(opencode
         await asyncio.wait_for(agent.communicate(), 120)
     everything = json.dumps([one.body for one in upstream.requests])
     assert "User cancelled tool execution" in everything and "not for agents" in everything
-    assert "4711" not in everything
+    assert "Zulu-4711" not in everything

@@ -25,9 +25,9 @@ async def test_over_stdio_a_client_searches_and_reads_with_consent(process: Any,
     async with Client(process.parameters(), mode=mode, elicitation_callback=person) as client:
         found = data(await client.call_tool("vault_search", {"query": '"launch code"'}))
         read = data(await client.call_tool("file_read", {"filePaths": [found["result"]["results"][0]["path"]]}))
-        assert "4711" in read["result"][0]["content"]
+        assert "Zulu-4711" in read["result"][0]["content"]
         assert (await client.call_tool("note_write", {"filePath": "Diary.md", "content": "gone"})).is_error
-    assert "4711" in (process.vault / "Diary.md").read_text()
+    assert "Zulu-4711" in (process.vault / "Diary.md").read_text()
 
 
 async def test_over_stdio_a_second_process_decides_in_the_inbox(process: Any, inbox: Any, data: Any) -> None:
@@ -37,7 +37,7 @@ async def test_over_stdio_a_second_process_decides_in_the_inbox(process: Any, in
         decide = [sys.executable, "-c", _DECIDE, process.store_url, approval.id]
         done = await asyncio.to_thread(subprocess.run, decide, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
-        assert "4711" in data(await calling)["result"][0]["content"]
+        assert "Zulu-4711" in data(await calling)["result"][0]["content"]
 
 
 _DECIDE = """
