@@ -77,3 +77,14 @@ def test_what_is_not_certain_is_text(agreed: Any, written: str) -> None:
 def test_what_was_sent_already_is_marked_as_broken(agreed: Any, written: str) -> None:
     told = agreed(written, arguments="eager")
     assert all(row[0] == "text" or row[2] in ("invalid", "truncated") or row[1] == '{"city": "R"}' for row in told)
+
+
+NESTED = '{"name": "look", "arguments": {"city": "R", "where": {"days": 7}, "tags": []}}'
+
+
+@pytest.mark.parametrize("lost", [NESTED.index("}"), len(NESTED) - 1])
+@pytest.mark.parametrize("mode", ["eager", "validated"])
+def test_a_missing_brace_that_may_be_a_nested_object_s_is_not_guessed(agreed: Any, lost: int, mode: str) -> None:
+    """Both texts lack one brace at the end of the text, and nothing says which."""
+    seen = agreed(NESTED[:lost] + NESTED[lost + 1 :], arguments=mode)
+    assert all(row[0] == "text" or row[2] == "truncated" for row in seen)

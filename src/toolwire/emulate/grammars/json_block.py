@@ -79,6 +79,8 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     call = scan.call
     assert call is not None
     call.issues += envelope.issues
+    if read == CUT and envelope.nested:  # the missing brace may be one of the arguments'
+        return scan.close_call("truncated")
     if read == FAIL:
         call.issues.append("unclosed_envelope")
     closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only the last brace is missing
